@@ -1,0 +1,202 @@
+/*
+ * kernels.h: the compute interface: one table of operations that a model's forward pass is written
+ * over. A backend owns weights (mt_mat), activations (mt_rows) and the paged KV cache (mt_kv); the
+ * caller never sees their bytes, a thread or a device pointer.
+ *
+ * Every output element is one sum in one order: it depends on its own inputs only, never on how many
+ * rows ran beside it, on their company or on the number of threads. Nothing here allocates but the
+ * *_new functions, which run at start.
+ */
+#ifndef MT_KERNELS_H
+#define MT_KERNELS_H
+
+#include "base/base.h"
+
+enum mt_dtype { MT_F32, MT_F16, MT_BF16, MT_INT8 };
+/* Bytes of one element (INT8: without its scale). */
+size_t mt_dtype_size(enum mt_dtype t);
+const char *mt_dtype_name(enum mt_dtype t);
+
+/* A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows = 1. */
+struct mt_bytes {
+    const void *data; /* any alignment; must outlive the mt_mat made from it */
+    enum mt_dtype type;
+    int64_t rows, cols;
+};
+
+struct mt_mat; /* a weight: [out, in], in the backend's own form */
+struct mt_kv;  /* a pool of KV blocks for all layers */
+
+/*
+ * Activations: rows of f32 in the backend's memory. `data` is the backend's: only operations read
+ * it. A view of some rows or some columns is another mt_rows over the same memory.
+ */
+struct mt_rows {
+    float *data;
+    int64_t stride; /* floats from one row to the next */
+    int width;      /* floats of a row that belong to this view */
+};
+
+static inline struct mt_rows mt_rows_from(struct mt_rows r, int64_t first)
+{
+    r.data += first * r.stride;
+    return r;
+}
+
+static inline struct mt_rows mt_rows_cols(struct mt_rows r, int col, int width)
+{
+    r.data += col;
+    r.width = width;
+    return r;
+}
+
+#define MT_NO_ROWS ((struct mt_rows){0})
+
+/* ---- the KV cache ---- */
+
+struct mt_kv_shape {
+    int layers, kv_heads, head_dim;
+    int block_tokens;   /* tokens in a block, all layers together */
+    enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
+};
+/* Bytes of one block, all layers. */
+int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
+
+/*
+ * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
+ *   i < sinks:  in blocks[i / p], slot i % p
+ *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
+ * with p = block_tokens and sink_blocks = ceil(sinks / p). Token j is visible to the query at index i
+ * iff j <= i and (j < sinks or i - j < window). An unbounded session has sinks 0, window INT64_MAX
+ * and ring_blocks INT32_MAX.
+ */
+struct mt_kv_view {
+    const int32_t *blocks; /* ids in the pool; borrowed for the call */
+    int sinks;
+    int ring_blocks;
+    int64_t window;
+    /*
+     * The position from which a query sees the sinks. Window keys and queries are rotated at their
+     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen from i has position
+     * j + max(0, i - window + 1 - sinks). Rotations depend on differences only, so that the sink keys
+     * stay rotated at j for ever and the query is rotated a second time, at min(i, window - 1 + sinks).
+     * Under `--rope absolute` (true) sinks keep their distance.
+     */
+    bool rope_absolute;
+};
+
+/* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */
+struct mt_run {
+    int row, n;    /* first row, number of rows */
+    int64_t index; /* token index of the first row; all earlier tokens are in the cache */
+    struct mt_kv_view view;
+};
+
+/* A ragged step. runs are in the order of their rows and cover 0..n_rows-1. */
+struct mt_batch {
+    int n_rows, n_runs;
+    const struct mt_run *runs;
+};
+
+/* Rows that belong together in an encoder: a block of a clip. Spans are in order of their rows. */
+struct mt_span {
+    int row, n;
+};
+
+/* ---- operations ---- */
+
+enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
+
+/* How one row of logits becomes a token. */
+struct mt_sample {
+    float temperature; /* 0: greedy, the lowest id among equals */
+    int top_k;         /* 0: all */
+    float top_p;       /* 1: all */
+    uint64_t seed;     /* the session's */
+    uint64_t draw;     /* number of this draw in the session: draws don't depend on the company */
+};
+
+struct mt_backend;
+
+struct mt_ops {
+    const char *name;                           /* "cpu-scalar", "cpu-avx2", … */
+    void (*free)(struct mt_backend *be);
+
+    /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
+    int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
+    void (*mat_free)(struct mt_backend *be, struct mt_mat *m);
+
+    /* Activations: n rows, zeroed. put and get copy whole rows between host memory [n, width] and rows. */
+    int (*rows_new)(struct mt_backend *be, struct mt_rows *out, int64_t n, int width);
+    void (*rows_free)(struct mt_backend *be, struct mt_rows *r);
+    void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
+    void (*rows_get)(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n);
+    /* dst row i = src row index[i] (gather); index in host memory. */
+    void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index, int n);
+
+    /* KV pool of n blocks. -ENOMEM. */
+    int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s, int64_t n_blocks);
+    void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
+
+    /* out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in range. */
+    void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table, const int32_t *ids, int n);
+    /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
+    void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, float eps, int n);
+    /* out = (x - mean) / sqrt(var + eps) * w + b. out may be x. */
+    void (*layer_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *b, float eps, int n);
+    /* out = act(x W^T + bias) + residual; bias may be NULL, residual MT_NO_ROWS or out itself; out is not x. */
+    void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *bias,
+                   enum mt_act act, struct mt_rows residual, int n);
+    /* out = silu(gate) * up. out may be gate. */
+    void (*gated)(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up, int n);
+
+    /*
+     * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd), formed in
+     * f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink gets q
+     * rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0; k, v [rows, kv_heads * hd]: k is rotated in place, both go
+     * into the cache of `layer`. All runs are appended before any attention of the layer.
+     */
+    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base, const struct mt_batch *b,
+                        struct mt_rows q, struct mt_rows q_sink, struct mt_rows k, struct mt_rows v);
+    /* Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not q. */
+    void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer, const struct mt_batch *b,
+                      struct mt_rows out, struct mt_rows q, struct mt_rows q_sink);
+
+    /* Bidirectional attention inside each span, nothing across; scale 1/sqrt(width / heads). */
+    void (*span_attention)(struct mt_backend *be, struct mt_rows out, struct mt_rows q, struct mt_rows k, struct mt_rows v,
+                           int heads, const struct mt_span *spans, int n_spans);
+    /*
+     * 1-D convolution over time inside each span: zero padding `pad` at both ends, stride; w is [out, in *
+     * kernel] (released layout [out, in, kernel]). out's spans follow each other without gaps, each of
+     * (n + 2 pad - kernel) / stride + 1 rows. scratch has in * kernel columns and as many rows as out.
+     */
+    void (*conv1d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *bias, int kernel,
+                   int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans, struct mt_rows scratch);
+    /* Row r of each span += table row r. */
+    void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table, const struct mt_span *spans, int n_spans);
+    /* Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out is not x. */
+    void (*mean_rows)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, int size, const struct mt_span *spans, int n_spans);
+
+    /* ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed. */
+    void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params, int32_t *ids, int n);
+};
+
+/* Every backend's object begins with this. */
+struct mt_backend {
+    const struct mt_ops *ops;
+};
+
+/* ---- the CPU backend ---- */
+
+/* Tiers, each includes the ones before. A tier counts only if CPU and system (XCR0) both have it. */
+enum mt_cpu_tier { MT_CPU_SCALAR, MT_CPU_BASE /* vectorised C, any x86-64 or other machine */, MT_CPU_AVX2, MT_CPU_AVX512 };
+const char *mt_cpu_tier_name(enum mt_cpu_tier t);
+/* The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment (-EINVAL: another word). */
+int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);
+
+/*
+ * threads: 1..256, 0 for as many as the process may run on. Rows of the output are split, never a sum. Free with ops->free.
+ */
+int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e);
+
+#endif
