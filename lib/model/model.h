@@ -83,33 +83,105 @@ int mt_detok_flush(struct mt_detok *d, char *out, size_t cap);
 /* ---- model ---- */
 
 struct mt_model; /* immutable after open, shared by all sessions */
-struct mt_ear;   /* one session's audio state: what was heard and not yet encoded; bounded */
 
 struct mt_model_info {
-    char name[64];              /* "qwen2.5-omni" */
+    char name[64]; /* the shape: "qwen2.5-omni-tiny", or the architecture of a checkpoint */
     int vocab;
-    int layers, heads, kv_heads, head_dim;
-    int64_t max_positions;      /* trained range */
-    int sample_rate;            /* Hz, of mt_ear_push */
-    double frame_s;             /* native beat */
-    int lookahead;              /* samples beyond a frame's end that its encoding needs (2.5 ms: 40) */
-    int64_t frame_multiple;     /* a frame's length must be a multiple of this many samples */
-    int64_t ear_bytes;          /* bytes of one mt_ear at the frame length given at open */
-    int32_t audio_id;           /* the placeholder whose embeddings are audio rows */
+    int layers, heads, kv_heads, head_dim, hidden;
+    int64_t max_positions; /* trained range */
+    int sample_rate_hz;    /* of everything that mt_ear_push takes */
+    int beat_samples;      /* the model's own frame length */
+    int frame_step;        /* a frame's length is a multiple of this many samples … */
+    int frame_min;         /* … and at least this many; a last, shorter rest is padded with silence to it */
+    int lookahead_samples; /* samples behind a frame's end that its encoding needs */
+    int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
+    int64_t weight_bytes;
 };
 
 struct mt_model_opts {
-    int64_t step_rows;   /* most rows of one mt_model_step */
-    int64_t encode_s;    /* most seconds of audio that one mt_model_embed_clip takes (mt-probe); 0: none */
-    const char *mel_floor; /* reserved: NULL */
+    int step_rows; /* most rows of one mt_model_step, at least 1 */
+    int want_rows; /* most rows of one step that need logits, 1..step_rows */
 };
 
 /*
- * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]". The backend must outlive the model.
+ * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the default
+ * (synth:qwen2.5-omni-tiny). The backend must outlive the model.
  */
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be, const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);
+struct mt_backend *mt_model_backend(const struct mt_model *m);
+
+/* How a call is laid out in tokens; made once a session, from the model's own template. */
+enum mt_mode { MT_MODE_TURN, MT_MODE_FREE };
+struct mt_layout {
+    int32_t *open;   /* once, before the first frame: the system prompt */
+    int32_t *before; /* each frame: before its audio rows … */
+    int32_t *after;  /* … and behind them; then the answer is decoded */
+    int32_t *close;  /* before the next frame: what ends the answer (not again what the answer itself ended with) */
+    int n_open, n_before, n_after, n_close;
+    int32_t stop[4]; /* tokens that end an answer; none in free mode */
+    int n_stop;
+};
+/* system: text of the system turn, NULL for the model's default, "" for none. -EINVAL for invalid UTF-8. */
+int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system, struct mt_layout *out, struct mt_err *e);
+void mt_layout_free(struct mt_layout *l);
+
+/* ---- audio into the model ---- */
+
+/*
+ * One session's ear: samples not yet encoded, front end state, and the audio rows of the frame in work. All
+ * bounded, all allocated here. frame_samples: mt_model_info's frame_step and frame_min hold (else
+ * -EINVAL). backlog: whole frames that may wait (at least 1).
+ */
+struct mt_ear;
+int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog, struct mt_err *e);
+void mt_ear_free(struct mt_ear **ear);
+/* Bytes of one ear, and the most audio rows one of its frames gives. */
+int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
+int mt_ear_rows_max(const struct mt_model *m, int frame_samples);
+/* Take up to n samples; returns how many fitted. */
+int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n);
+/* No more will come: the rest becomes a last, shorter frame. */
+void mt_ear_end(struct mt_ear *ear);
+/* Frames complete and not yet taken (its lookahead heard, or ended). */
+int mt_ear_frames(const struct mt_ear *ear);
+/*
+ * Samples that must arrive, counted from the first of the session, until frame k (0…) is complete.
+ */
+int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
+/* Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all the same. */
+void mt_ear_skip(struct mt_ear *ear);
+/*
+ * Encode the oldest complete frame of each of n ears, as one ragged batch; afterwards ear i holds
+ * mt_ear_rows() rows until its next encode. 0 or a negative errno.
+ */
+int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n);
+struct mt_rows mt_ear_rows(const struct mt_ear *ear, int *n_rows);
+/* A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden]. */
+int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows, int64_t *n_rows, struct mt_err *e);
+
+/* ---- a step ---- */
+
+/* Audio rows that enter a step: rows row..row+n-1 of the batch are src's first n rows. */
+struct mt_audio_rows {
+    int row, n;
+    struct mt_rows src;
+};
+
+struct mt_step {
+    struct mt_batch batch;
+    const int32_t *ids; /* [n_rows] a token, or -1 where audio rows go */
+    const struct mt_audio_rows *audio;
+    int n_audio;
+    const int *want; /* rows whose logits are needed, ascending */
+    int n_want;
+};
+
+/* Geometry for the pool; type is the KV type. */
+struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type);
+/* Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. */
+int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step, struct mt_rows *logits);
 
 #endif

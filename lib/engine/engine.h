@@ -1,0 +1,188 @@
+/*
+ * engine.h: sessions, their paged KV cache under a policy, and the scheduler. Knows nothing of
+ * sockets or files. One thread calls everything here; time comes from the clock it was given.
+ */
+#ifndef MT_ENGINE_H
+#define MT_ENGINE_H
+
+#include "base/base.h"
+#include "kernels/kernels.h"
+#include "model/model.h"
+
+/* ---- KV policy ---- */
+
+struct mt_policy {
+    bool bounded;
+    int64_t window;    /* W: recent tokens kept */
+    int64_t sinks;     /* S: first tokens kept; -1: the whole prompt */
+    bool rope_absolute;
+};
+
+/* "unbounded" or "window=W[,sinks=S|prompt]"; W must be above S (checked here for numbers), W >= 1. */
+int mt_policy_parse(const char *text, struct mt_policy *out, struct mt_err *e);
+/* Writes the same form back. */
+void mt_policy_format(const struct mt_policy *p, char out[64]);
+/* Blocks that one bounded session reserves, ring recycled in place:
+ * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step (control.md 2.7). */
+int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_t k);
+
+/* ---- block pool ---- */
+
+struct mt_pool;
+int mt_pool_new(struct mt_pool **out, int64_t n_blocks);
+void mt_pool_free(struct mt_pool **p);
+/* All n or none: -ENOSPC leaves the pool as it was. */
+int mt_pool_take(struct mt_pool *p, int32_t *ids, int64_t n);
+void mt_pool_give(struct mt_pool *p, const int32_t *ids, int64_t n);
+int64_t mt_pool_used(const struct mt_pool *p);
+int64_t mt_pool_size(const struct mt_pool *p);
+
+/* ---- records ---- */
+
+enum mt_status { MT_OK, MT_LATE, MT_STALLED, MT_DROPPED, MT_REFUSED, MT_ERROR };
+const char *mt_status_name(enum mt_status s);
+/* -1 for an unknown word. */
+int mt_status_parse(const char *name);
+
+/* One frame's record; the pointers are the engine's, valid during the callback. Times in ms as in cli.md. */
+struct mt_record {
+    int64_t session; /* number given at open, from 1 */
+    int64_t frame;
+    enum mt_status status;
+    const char *reason; /* NULL, or why it is not ok */
+    bool shortened;     /* the answer was cut to keep the beat */
+    double t_s;         /* seconds since the engine's start, when the answer was ready */
+    double latency_ms, deadline_ms;
+    double wait_ms, encode_ms, prefill_ms, decode_ms; /* sum to latency_ms */
+    int tokens_in;  /* positions fed for this frame: audio rows and the turn's own markup (with the prompt in frame 0) */
+    int tokens_out; /* tokens decoded */
+    int64_t kv_tokens; /* tokens the session's cache holds (a window: at most window + sinks) */
+    double pool;
+    int sessions, cap;
+    const char *text;
+    const int32_t *tokens; /* the tokens_out ids */
+};
+
+struct mt_engine_events {
+    void *ctx;
+    void (*frame)(void *ctx, const struct mt_record *r);
+    /* The session is gone: "end", "gone", "idle", "shutdown". Its number is never used again. */
+    void (*closed)(void *ctx, int64_t session, const char *reason, int64_t frames);
+};
+
+/* ---- engine ---- */
+
+struct mt_engine_opts {
+    struct mt_policy policy;
+    enum mt_dtype kv_type;
+    int block_tokens;
+    int64_t pool_blocks;
+    int64_t frame_ns;     /* 0: the model's own beat */
+    int64_t deadline_ns;  /* 0: the frame's length */
+    enum mt_mode mode;
+    int answer_tokens;    /* most tokens decoded a frame */
+    int step_tokens;      /* most rows a step */
+    int max_sessions;
+    int64_t idle_ns;      /* close a session that sent nothing for this long; 0: never */
+    const char *system;   /* NULL: the model's default */
+    uint64_t seed;        /* for sessions that name none */
+    bool silent_stall;    /* mark stalled frames ok, as the engines that it models do */
+    int backlog;          /* frames of audio a session may have waiting */
+    struct mt_engine_events events;
+};
+
+/* Defaults of everything but policy, pool_blocks and events. */
+void mt_engine_defaults(struct mt_engine_opts *o);
+
+/* What one session costs and how many fit; also `--dry-run` and the ready line. */
+struct mt_engine_plan {
+    int64_t block_bytes, pool_blocks, pool_bytes;
+    int64_t step_max;           /* k: most tokens one session adds in one step */
+    int64_t frame_tokens;       /* most tokens that one frame adds (audio, markup, answer) */
+    int64_t blocks_per_session; /* bounded: reserved; unbounded: of its first frame */
+    int64_t kv_bytes_session, audio_bytes_session, state_bytes_session;
+    int64_t n_mem;              /* sessions that fit: pool / blocks_per_session, unbounded: for the first frame */
+    int64_t frame_samples, lookahead_samples;
+    double frame_s, deadline_s;
+};
+
+struct mt_engine;
+/* -ENOSPC with the arithmetic when not one session fits; -EINVAL names the option. Nothing is owned but copied opts. */
+int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_engine_opts *o, struct mt_clock *clock, struct mt_err *e);
+void mt_engine_free(struct mt_engine **eng);
+const struct mt_engine_plan *mt_engine_plan(const struct mt_engine *eng);
+const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng);
+
+struct mt_session_opts {
+    const char *system;   /* NULL: the engine's */
+    bool has_seed;
+    uint64_t seed;
+    float temperature;    /* 0: greedy */
+    int top_k;            /* 0: off */
+    float top_p;          /* 1: off */
+    int64_t window;       /* 0: the engine's; else at most the engine's (bounded only) */
+    int answer_tokens;    /* 0: the engine's; else at most the engine's */
+    bool live;            /* can't wait: a full backlog drops its oldest frame; else push takes less */
+};
+void mt_session_defaults(struct mt_session_opts *o);
+
+/*
+ * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "drain" and *retry_s a
+ * hint in seconds; -EINVAL with e for options that can't be honoured.
+ */
+int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session, const char **reason, double *retry_s, struct mt_err *e);
+/*
+ * Audio at the model's rate, arrived at t_ns. Returns the samples taken: all for live sessions, else what the
+ * backlog allows. -ENOENT for a session that is gone, -EINVAL after end.
+ */
+int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n, int64_t t_ns);
+/* Samples that mt_engine_audio would take now. */
+int64_t mt_engine_room(struct mt_engine *eng, int64_t session);
+/* No more audio: the rest is a last frame, then closed("end"). */
+int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns);
+/* The client left: blocks are free when this returns; frames in hand get a record `dropped` ("gone"). */
+void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason);
+
+/* One pass: at most one encode and one step. True if it did something, so that more may be left. */
+bool mt_engine_tick(struct mt_engine *eng);
+
+void mt_engine_set_cap(struct mt_engine *eng, int cap); /* sessions admitted at most; live ones stay */
+void mt_engine_drain(struct mt_engine *eng);            /* admit nobody any more */
+
+struct mt_engine_stats {
+    double t_s;
+    int sessions, cap, pending; /* pending: frames complete and unanswered */
+    double oldest_ms;           /* age of the oldest of them, 0 without */
+    double pool;
+    int64_t blocks_used, blocks;
+    int64_t frames[6];          /* records by status */
+    int64_t untruthful;         /* frames marked ok by silent_stall */
+    int64_t refused, tokens_in, tokens_out, steps, rows;
+    bool draining;
+    struct mt_hist latency;
+};
+void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
+
+/* ---- teacher forcing (mt-probe logits) ---- */
+
+/*
+ * Feed ids (with audio rows for placeholders, in order: audio [n_audio, hidden] in host memory) through a cache of its own
+ * under a policy, `chunk` rows a step at most, and give the log-softmax [vocab] of each position in `at` (ascending, 0-based).
+ */
+struct mt_teacher {
+    const int32_t *ids;
+    int64_t n;
+    const float *audio;
+    int64_t n_audio;
+    const int64_t *at;
+    int64_t n_at;
+    struct mt_policy policy;
+    enum mt_dtype kv_type;
+    int block_tokens;
+    void *ctx;
+    int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
+};
+/* -EPROTO with both counts when placeholders and audio rows differ; -EINVAL for ids out of range. */
+int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e);
+
+#endif
