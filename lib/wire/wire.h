@@ -1,0 +1,112 @@
+/*
+ * wire.h: the protocol. One JSON object a line in both directions; an object with a "bytes" member is
+ * followed by that many raw bytes. A connection is a session, or a control client. Parser, messages, server, client.
+ *
+ * Client: {"metronome":1,"type":"open",…}, {"type":"audio","bytes":N} + PCM, {"type":"end"};
+ *         control: "stats", "cap" {"cap":N}, "drain", "watch" {"period_ms":P}.
+ * Server: "opened" or "refused", "frame", "closed", "error"; "stats", "cap", "drain"; for watchers every record and "status".
+ * The first object of each side has "metronome":1. Unknown members are ignored, unknown types are an error.
+ */
+#ifndef MT_WIRE_H
+#define MT_WIRE_H
+
+#include "base/base.h"
+#include "engine/engine.h"
+
+#define MT_WIRE_VERSION 1
+
+/* Limits, enforced before memory is allocated. */
+enum {
+    MT_WIRE_LINE_MAX = 64 << 10,      /* bytes of a JSON line */
+    MT_WIRE_PAYLOAD_MAX = 16 << 20,   /* "bytes" of one message; it is passed on in pieces, never held whole */
+    MT_WIRE_OUT_MAX = 4 << 20,        /* bytes a slow reader may leave unread before it is cut off */
+    MT_WIRE_RATE_MIN = 4000, MT_WIRE_RATE_MAX = 768000
+};
+
+/* ---- parser ---- */
+
+/*
+ * Bytes in, messages out. on_message gets each object (borrowed) with its payload length announced; then on_payload
+ * its bytes in pieces of any size. A callback that returns non-zero stops the parse with that value.
+ */
+struct mt_wire_parser {
+    void *ctx;
+    int (*on_message)(void *ctx, json_t *msg, int64_t payload);
+    int (*on_payload)(void *ctx, const unsigned char *bytes, size_t n);
+    char *line; /* grows up to MT_WIRE_LINE_MAX */
+    size_t n, cap;
+    int64_t payload; /* bytes still to come */
+};
+void mt_wire_parser_init(struct mt_wire_parser *p);
+void mt_wire_parser_free(struct mt_wire_parser *p);
+/* 0, or the callback's value, or -EPROTO with one line in e (not JSON, no object, no "type", a bad "bytes", a line too long). */
+int mt_wire_parse(struct mt_wire_parser *p, const unsigned char *bytes, size_t n, struct mt_err *e);
+/* At the end of input: -EPROTO if it stopped inside a line or payload. */
+int mt_wire_parse_end(const struct mt_wire_parser *p, struct mt_err *e);
+
+/* ---- messages ---- */
+
+enum mt_pcm { MT_PCM_S16LE, MT_PCM_F32LE };
+
+/* What an "open" asks for. */
+struct mt_wire_open {
+    int rate_hz;          /* "rate", default the model's; the server converts */
+    enum mt_pcm format;   /* "format": "s16le" (default) or "f32le" */
+    bool tokens;          /* "tokens": true wants the ids in records */
+    char *system;         /* "prompt", malloc'ed or NULL */
+    struct mt_session_opts session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */
+};
+/* Ranges are checked; -EINVAL names the member and the expectation. Free system. default_rate for a missing "rate". */
+int mt_wire_open_parse(json_t *msg, int default_rate, struct mt_wire_open *out, struct mt_err *e);
+json_t *mt_wire_open_json(const struct mt_wire_open *o);
+
+/* The record as cli.md writes it; tokens only when asked for. New reference. */
+json_t *mt_wire_record_json(const struct mt_record *r, bool tokens);
+/* Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken record. Strings point into obj; tokens are not read. */
+int mt_wire_record_parse(json_t *obj, struct mt_record *out, const char **session);
+/* The ready line of mt-serve. */
+json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m);
+
+/* ---- server ---- */
+
+/*
+ * Serve eng on a Unix socket (0600 from its first instant; a stale file is replaced, a live server's is -EADDRINUSE) until
+ * stopped: libuv in the calling thread, the engine in one of its own. ready is called once when it accepts. The first SIGTERM or SIGINT
+ * stops admitting, lets frames in hand finish and closes; the second ends at once. SIGHUP is ignored.
+ */
+struct mt_server_opts {
+    const char *path;
+    void (*ready)(void *ctx);
+    void *ctx;
+};
+int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o, struct mt_err *e);
+
+/*
+ * One session over two descriptors (mt-serve without -s): blocking, in the calling thread; reading waits while the engine
+ * works, so that nothing piles up. in_fd is the client's side of the wire. Returns 0 if every frame was answered and the stream ended well.
+ * The engine's events must be the ones of mt_wire_stdio_events(io).
+ */
+int mt_serve_stdio(struct mt_engine *eng, struct mt_model *m, int in_fd, FILE *out, struct mt_err *e);
+
+/*
+ * The engine reports through these, made before the engine (its options hold them) and bound by mt_serve_*: pass the same
+ * pointer as events.ctx.
+ */
+struct mt_wire_hub;
+int mt_wire_hub_new(struct mt_wire_hub **out);
+void mt_wire_hub_free(struct mt_wire_hub **h);
+struct mt_engine_events mt_wire_hub_events(struct mt_wire_hub *h);
+
+/* ---- client (control connections; blocking) ---- */
+
+struct mt_wire_client;
+/* -ENOENT, -ECONNREFUSED … with the path in e. timeout_ns for connecting and for each answer, 0: wait for ever. */
+int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeout_ns, struct mt_err *e);
+void mt_wire_disconnect(struct mt_wire_client **c);
+int mt_wire_fd(const struct mt_wire_client *c);
+/* Send one object (steals it), with payload bytes behind it (n 0: none). */
+int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, size_t n, struct mt_err *e);
+/* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO. */
+int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e);
+
+#endif
