@@ -11,19 +11,19 @@
 
 /* Bare samples without a header, as `--raw FMT:RATE:CH` names them. */
 struct mt_raw_format {
-    enum mt_sample { MT_S16LE, MT_F32LE, MT_U8, MT_S24LE, MT_S32LE } sample;
+    enum mt_pcm { MT_S16LE, MT_F32LE, MT_U8, MT_S24LE, MT_S32LE, MT_F64LE } sample;
     int rate_hz;  /* 1..768000 */
     int channels; /* 1..64 */
 };
 
-/* Parse "s16le:16000:1" (also u8, s24le, s32le, f32le). -EINVAL with a reason in e. */
+/* Parse "s16le:16000:1" (also u8, s24le, s32le, f32le, f64le). -EINVAL with a reason in e. */
 int mt_raw_format_parse(const char *text, struct mt_raw_format *out, struct mt_err *e);
 
 /*
- * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV whose
- * header states no length (RIFF or data size 0 or 0xFFFFFFFF) runs to the end of the stream; formats
- * that libsndfile can't read from a pipe without loss are spooled to an unlinked temporary file
- * first. No sample is lost, none is invented. Channels are averaged into one.
+ * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV
+ * whose header states no length (RIFF or data size 0 or 0xFFFFFFFF) runs to the end of the stream;
+ * formats that libsndfile can't read from a pipe without loss are spooled to an unlinked temporary
+ * file first. No sample is lost, none is invented. Channels are averaged into one.
  */
 struct mt_sound;
 struct mt_sound_info {
@@ -32,18 +32,20 @@ struct mt_sound_info {
     int64_t frames; /* samples a channel, -1 while unknown (a pipe) */
 };
 
-/* raw NULL: look at the header. Errors name the file and the expectation: a directory, an empty file,
- * an unknown format, a header cut short. A file that ends early reads as far as it goes. */
-int mt_sound_open(struct mt_sound **out, const char *path, const struct mt_raw_format *raw, struct mt_err *e);
+/* raw NULL: look at the header. Errors name the file and the expectation: a directory, an empty
+ * file, an unknown format, a header cut short. A file that ends early reads as far as it goes. */
+int mt_sound_open(struct mt_sound **out, const char *path, const struct mt_raw_format *raw,
+                  struct mt_err *e);
 const struct mt_sound_info *mt_sound_info(const struct mt_sound *s);
-/* Up to n mono samples at the file's own rate. Returns the count, 0 at the end, or a negative errno. */
+/* Up to n mono samples at the file's own rate. Returns the count, 0 at the end, or a negative
+ * errno. */
 int64_t mt_sound_read(struct mt_sound *s, float *out, int64_t n, struct mt_err *e);
 void mt_sound_close(struct mt_sound **s);
 
 /* Whole sound as mono at rate_hz (resampled if it differs); *pcm is malloc'ed, the caller's. Sounds
  * above max_samples (at rate_hz) are -E2BIG. */
-int mt_sound_load(const char *path, const struct mt_raw_format *raw, int rate_hz, int64_t max_samples,
-                  float **pcm, int64_t *n, struct mt_err *e);
+int mt_sound_load(const char *path, const struct mt_raw_format *raw, int rate_hz,
+                  int64_t max_samples, float **pcm, int64_t *n, struct mt_err *e);
 
 /* 16-bit WAV out, for --play: f32 in, clipped; the header is right whenever the file is closed. */
 struct mt_wav;
@@ -61,13 +63,16 @@ struct mt_resampler;
 int mt_resampler_new(struct mt_resampler **out, int from_hz, int to_hz, struct mt_err *e);
 /* Worst lag: input samples that must follow before the output for a given input moment is out. */
 int64_t mt_resampler_lag(const struct mt_resampler *r);
-/* Push n samples (in NULL, n 0: flush, once). *out points into r and is valid until the next call. */
-int mt_resampler_push(struct mt_resampler *r, const float *in, int64_t n, const float **out, int64_t *n_out);
+/* Push n samples (in NULL, n 0: flush, once). *out points into r and is valid until the next call.
+ */
+int mt_resampler_push(struct mt_resampler *r, const float *in, int64_t n, const float **out,
+                      int64_t *n_out);
 void mt_resampler_free(struct mt_resampler **r);
 
 /* ---- log-mel ---- */
 
-/* The front end of models.md 2.3 (HF WhisperFeatureExtractor): n_fft 400, hop 160, 16 kHz, Slaney. */
+/* The front end of models.md 2.3 (HF WhisperFeatureExtractor): n_fft 400, hop 160, 16 kHz, Slaney.
+ */
 enum { MT_MEL_FFT = 400, MT_MEL_HOP = 160, MT_MEL_RATE = 16000, MT_MEL_LOOKAHEAD = 40 };
 
 struct mt_mel;
@@ -78,29 +83,32 @@ void mt_mel_free(struct mt_mel **m);
 int64_t mt_mel_clip_frames(int64_t n);
 
 /*
- * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads every
- * clip to 300 s), clamp at 8 below the maximum of the clip (the padding's frames never exceed it),
- * (v + 4) / 4. out is [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n < 1.
+ * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads
+ * every clip to 300 s), clamp at 8 below the maximum of the clip (the padding's frames never exceed
+ * it), (v + 4) / 4. out is [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n
+ * < 1.
  */
 int mt_mel_clip(struct mt_mel *m, const float *pcm, int64_t n, float *out);
 
 /*
- * Streaming: push samples in pieces of any size; frames come out with unclamped log10 values as soon
- * as frame t has its samples up to 160 t + 199 (and, at the left edge, the 200 reflected ones). State is
- * bounded (under 1 KiB of samples). The caller applies the clamp with mt_mel_scale, a block at a time.
+ * Streaming: push samples in pieces of any size; frames come out with unclamped log10 values as
+ * soon as frame t has its samples up to 160 t + 199 (and, at the left edge, the 200 reflected
+ * ones). State is bounded (under 1 KiB of samples). The caller applies the clamp with mt_mel_scale,
+ * a block at a time.
  */
 struct mt_mel_stream {
     float hold[640]; /* samples from the first one that the next frame needs */
     int n_hold;
-    int64_t next; /* index of the next frame */
+    int64_t next;  /* index of the next frame */
     int64_t heard; /* samples pushed */
     bool ended;
 };
 void mt_mel_stream_init(struct mt_mel_stream *s);
 /*
- * Consume up to n samples, emit at most max_frames rows of raw log10 mel [frames, bands]; returns rows
- * emitted and stores samples consumed. end: after the last sample, treat what follows as zeros and
- * emit up to frame ceil(heard / 160) - 1; call with n 0 until it returns 0. The rows don't depend on the pieces.
+ * Consume up to n samples, emit at most max_frames rows of raw log10 mel [frames, bands]; returns
+ * rows emitted and stores samples consumed. end: after the last sample, treat what follows as zeros
+ * and emit up to frame ceil(heard / 160) - 1; call with n 0 until it returns 0. The rows don't
+ * depend on the pieces.
  */
 int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
                 float *out, int max_frames, int64_t *consumed);
