@@ -3,8 +3,8 @@
 CC       ?= cc
 CFLAGS   ?= -O2 -g
 prefix   ?= /usr/local
-B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 comma    := ,
+B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 
 PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
