@@ -14,7 +14,7 @@ MT_CFLAGS = -std=gnu17 -D_GNU_SOURCE -pthread -fopenmp -fno-math-errno -ffp-cont
 MT_LIBS   = $(shell pkg-config --libs $(PKGS)) -lm -pthread -fopenmp
 SANFLAGS  = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 
-LIB_SRC  := $(wildcard lib/*/*.c kernels/cpu/*.c)
+LIB_SRC  := $(wildcard lib/*/*.c kernels/*.c kernels/cpu/*.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$B/%.o)
 LIB      := $B/libmetronome.a
 TOOLS    := $(patsubst tools/%.c,$B/%,$(wildcard tools/mt-*.c))
