@@ -28,7 +28,7 @@ Q        := $(if $(V),,@)
 # Found when the first recipe needs them, not when this file is read: `make deps demo` installs pkg-config on the way.
 PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv libutf8proc
 PKG       = $(or $(shell pkg-config $1 $(PKGS)),$(error a library is missing: run 'make deps'))
-PKG_CF    = $(eval PKG_CF := $(call PKG,--cflags --libs-only-l))$(filter-out -l%,$(PKG_CF))
+PKG_CF    = $(eval PKG_CF := $$(filter-out -l%,$$(call PKG,--cflags --libs-only-l)))$(PKG_CF)
 PKG_LIBS  = $(call PKG,--libs)
 
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -114,13 +114,15 @@ bench: $(BENCH) ## run the benchmarks and print their ratios
 	@set -e; for b in $(BENCH); do echo "== $$b"; $$b; done
 
 fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
-	$Q$(MAKE) --no-print-directory CC=clang SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" WARN=-Wno-unknown-warning-option \
+	$Q$(MAKE) --no-print-directory CC=clang B=build/fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" WARN=-Wno-unknown-warning-option \
 		FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz-programs
 
 fuzz-programs: $(FUZZ:%=$B/tests/%)
-	@set -e; for f in $(FUZZ); do echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
-		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0 \
-			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f $(wildcard tests/fuzz/corpus/)$$f; done
+	@set -e; for f in $(FUZZ); do \
+		echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
+		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
+	done
 
 LINTERS  := clang-format clang-tidy cppcheck shellcheck mandoc
 C_FILES  := $(shell find lib kernels tools tests -name '*.[ch]')
