@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "model/bind.h"
 #include "model/family.h"
@@ -92,6 +93,7 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
         json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
                             json_integer(layers));
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
+    m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, seed, type, e);
     if (rc == 0)
         rc = m->family->open(m, config, shape->name, e);
@@ -108,6 +110,19 @@ static const struct mt_family *find_type(const char *type)
             if (!strcmp(*t, type))
                 return families[i];
     return NULL;
+}
+
+/* Weights alone are enough for teacher forcing; a session needs a tokenizer, too. */
+static bool has_tokenizer(const char *dir)
+{
+    static const char *const file[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    char path[4096];
+
+    for (size_t i = 0; i < MT_COUNT(file); i++)
+        if (snprintf(path, sizeof(path), "%s/%s", dir, file[i]) < (int)sizeof(path) &&
+            access(path, F_OK) == 0)
+            return true;
+    return false;
 }
 
 static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
@@ -139,13 +154,10 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
     } else {
         snprintf(m->info.name, sizeof(m->info.name), "%s", type);
         rc = mt_weights_open_safetensors(&m->weights, dir, e);
-        if (rc == 0)
+        if (rc == 0 && has_tokenizer(dir))
             rc = mt_tokenizer_open(&m->tokenizer, dir, e);
         if (rc == 0)
             rc = m->family->open(m, config, path, e);
-        if (rc == 0 && mt_tokenizer_size(m->tokenizer) > m->info.vocab)
-            rc = mt_err_set(e, -EPROTO, "%s: the tokenizer has ids up to %d, the model %d rows", dir,
-                            mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
     }
     json_decref(config);
     return rc;
@@ -210,6 +222,12 @@ struct mt_backend *mt_model_backend(const struct mt_model *m)
 int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
                     struct mt_layout *out, struct mt_err *e)
 {
+    if (!m->tokenizer)
+        return mt_err_set(e, -ENOENT,
+                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
+    if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
+        return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
+                          mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
     return m->family->layout(m, mode, system, out, e);
 }
 

@@ -254,10 +254,9 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
 {
     const struct omni *o = m->own;
     int frames = frame_samples / MT_MEL_HOP, block = block_frames(o);
-    int rest = frames % block;
 
-    /* A last rest of a call can be padded to BLOCK_MIN_FRAMES: one row that a whole frame may not have. */
-    return frames / block * block_rows(block) + (rest ? block_rows(rest) : 0) + 1;
+    /* A last, shorter frame never has more: rows grow with frames, and its padding stays below a frame. */
+    return frames / block * block_rows(block) + block_rows(frames % block);
 }
 
 static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
@@ -475,7 +474,8 @@ static int fill_info(struct mt_model *m, const json_t *thinker, const char *wher
     const struct mt_decoder_config *c = &o->lm.cfg;
     int64_t audio_id;
     const char *key = json_object_get(thinker, "audio_token_index") ? "audio_token_index" : "audio_token_id";
-    int rc = mt_config_int(thinker, where, key, 0, c->vocab - 1, MT_NEED, &audio_id, e);
+    /* An id outside the table is a model that never hears; teacher forcing of text still works. */
+    int rc = mt_config_int(thinker, where, key, 0, 1 << 24, MT_NEED, &audio_id, e);
 
     if (rc < 0)
         return rc;
@@ -533,7 +533,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < mel_rows; i++)
         o->iota[i] = i;
-    return m->tokenizer ? 0 : make_tokenizer(m, thinker, where, e);
+    return m->synthetic ? make_tokenizer(m, thinker, where, e) : 0;
 }
 
 static void close_model(struct mt_model *m)
