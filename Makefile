@@ -39,7 +39,7 @@ MT_CFLAGS = -std=gnu17 -D_GNU_SOURCE -pthread -fopenmp -fno-math-errno -ffp-cont
 MT_LIBS   = $(PKG_LIBS) -lm -pthread -fopenmp
 
 LIB      := $B/libmetronome.a
-LIB_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard lib/*/*.c kernels/cpu/*.c))
+LIB_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard lib/*/*.c kernels/*.c kernels/cpu/*.c))
 HEADERS  := $(wildcard lib/*/*.h kernels/*.h)
 TOOLS    := $(patsubst tools/%.c,$B/%,$(wildcard tools/mt-*.c))
 UNIT     := $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test_*.c))
@@ -63,7 +63,7 @@ all: $(TOOLS) ## build the tools into build/
 
 $B/kernels/cpu/%_avx2.o   $B/kernels/cpu/%_avx2.tidy:   ISA := -mavx2 -mfma -mf16c
 $B/kernels/cpu/%_avx512.o $B/kernels/cpu/%_avx512.tidy: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
-$B/kernels/cpu/%.o: OPT := -O3
+$B/kernels/%.o: OPT := -O3
 
 $B/%.o: %.c | $(FIRST)
 	@mkdir -p $(@D)
