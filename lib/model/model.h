@@ -110,6 +110,7 @@ struct mt_model_opts {
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be, const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
+/* NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only teacher forcing. */
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);
 struct mt_backend *mt_model_backend(const struct mt_model *m);
 
