@@ -144,6 +144,8 @@ int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 int mt_ear_rows_max(const struct mt_model *m, int frame_samples);
 /* Take up to n samples; returns how many fitted. */
 int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n);
+/* Samples that mt_ear_push would take now. */
+int64_t mt_ear_room(const struct mt_ear *ear);
 /* No more will come: the rest becomes a last, shorter frame. */
 void mt_ear_end(struct mt_ear *ear);
 /* Frames complete and not yet taken (its lookahead heard, or ended). */
