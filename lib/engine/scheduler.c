@@ -174,7 +174,7 @@ static void encode(struct mt_engine *eng, int n)
         s->t_begin = t0;
         s->t_encoded = t1;
         if (rc < 0) {
-            mt_engine_record(eng, s, MT_ERROR, "encoder", false);
+            mt_engine_record(eng, s, MT_FAILED, "encoder", false);
             continue;
         }
         mt_ear_rows(s->ear, &rows);
