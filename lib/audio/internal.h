@@ -13,9 +13,9 @@
 enum { MT_RATE_MAX = 768000, MT_CHANNELS_MAX = 1024 };
 
 /* Bytes of one sample. */
-int mt_pcm_bytes(enum mt_pcm sample);
+int mt_pcm_bytes(enum mt_sample_type sample);
 /* n samples to f32 as libsndfile scales them: integers by 2^-(bits - 1), floats as they are. */
-void mt_pcm_decode(enum mt_pcm sample, const unsigned char *src, float *out, int64_t n);
+void mt_pcm_decode(enum mt_sample_type sample, const unsigned char *src, float *out, int64_t n);
 
 /*
  * A file or pipe read forward through a buffer. base is the offset of buf[0], pos and len bound

@@ -246,7 +246,7 @@ int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int
             s->heard += take;
             used += take;
         }
-        if (take < lack || rows == max_frames)
+        if (s->heard < s->next * MT_MEL_HOP + HALF || rows == max_frames)
             break;
         emit(m, s, out + (int64_t)rows++ * m->bands);
     }

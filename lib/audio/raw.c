@@ -16,7 +16,7 @@ static const struct {
     [MT_S24LE] = {"s24le", 3}, [MT_S32LE] = {"s32le", 4}, [MT_F64LE] = {"f64le", 8},
 };
 
-int mt_pcm_bytes(enum mt_pcm sample)
+int mt_pcm_bytes(enum mt_sample_type sample)
 {
     return formats[sample].bytes;
 }
@@ -49,7 +49,7 @@ int mt_raw_format_parse(const char *text, struct mt_raw_format *out, struct mt_e
                           MT_RATE_MAX);
     if (mt_parse_i64(channels, 1, 64, &n) < 0)
         return mt_err_set(e, -EINVAL, "'%s': the channels are a number in 1..64", text);
-    *out = (struct mt_raw_format){(enum mt_pcm)i, (int)rate_hz, (int)n};
+    *out = (struct mt_raw_format){(enum mt_sample_type)i, (int)rate_hz, (int)n};
     return 0;
 shape:
     return mt_err_set(e, -EINVAL, "'%.80s': FORMAT:RATE:CHANNELS was expected, as in s16le:16000:1",
@@ -67,7 +67,7 @@ static float from_top(uint32_t word)
     return (float)(int32_t)word * 0x1p-31F;
 }
 
-void mt_pcm_decode(enum mt_pcm sample, const unsigned char *src, float *out, int64_t n)
+void mt_pcm_decode(enum mt_sample_type sample, const unsigned char *src, float *out, int64_t n)
 {
     switch (sample) {
     case MT_U8:

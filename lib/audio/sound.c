@@ -23,9 +23,9 @@ struct mt_sound {
     char *name;
     int fd, spool_fd; /* -1 when there is none (stdin is not ours to close) */
     struct mt_bytes bytes;
-    enum mt_pcm sample; /* of the plain reader */
-    int64_t left;       /* bytes to come, INT64_MAX when not known */
-    SNDFILE *sf;        /* NULL: the plain reader */
+    enum mt_sample_type sample; /* of the plain reader */
+    int64_t left;               /* bytes to come, INT64_MAX when not known */
+    SNDFILE *sf;                /* NULL: the plain reader */
     struct mt_view view;
     int64_t done; /* frames read */
     float *block; /* interleaved */
@@ -90,9 +90,11 @@ static int open_sndfile(struct mt_sound *s, const struct mt_wav_header *wav, str
 {
     struct stat st;
     SF_INFO info;
-    int fd = s->fd, rc;
+    int fd = s->fd;
 
     if (!s->bytes.regular) {
+        int rc;
+
         if ((rc = mt_spool(&s->bytes, &s->spool_fd, e)) < 0)
             return rc;
         fd = s->spool_fd;
@@ -212,12 +214,14 @@ static int64_t read_plain(struct mt_sound *s, int64_t n, struct mt_err *e)
 static int64_t read_sndfile(struct mt_sound *s, int64_t n, struct mt_err *e)
 {
     int64_t got = sf_readf_float(s->sf, s->block, n);
-    char why[200];
 
     /* a compressed file that was cut is read to the cut; damage before its end is an error */
-    if (got <= 0 && sf_error(s->sf) != SF_ERR_NO_ERROR && s->view.pos < s->view.size)
+    if (got <= 0 && sf_error(s->sf) != SF_ERR_NO_ERROR && s->view.pos < s->view.size) {
+        char why[200];
+
         return mt_err_set(e, -EIO, "%s: damaged after %lld samples: %s", s->name,
                           (long long)s->done, mt_sf_reason(s->sf, why, sizeof(why)));
+    }
     return got < 0 ? 0 : got;
 }
 

@@ -79,7 +79,7 @@ static int parse_fmt(const unsigned char *p, int64_t n, struct mt_wav_header *h,
     if (!plain || block % channels != 0 || bits == 0 || (bits + 7) / 8 != bytes)
         return 0;
     if (tag == TAG_PCM && bytes <= 4) {
-        static const enum mt_pcm by_bytes[] = {MT_U8, MT_S16LE, MT_S24LE, MT_S32LE};
+        static const enum mt_sample_type by_bytes[] = {MT_U8, MT_S16LE, MT_S24LE, MT_S32LE};
 
         h->format.sample = by_bytes[bytes - 1];
         return 1;

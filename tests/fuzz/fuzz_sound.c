@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n < 1 || (fd = offer(data + 1, n - 1, data[0] & 1)) < 0)
         return 0;
     is_raw = data[0] & 2;
-    raw.sample = (enum mt_pcm)((data[0] >> 2) % (MT_F64LE + 1));
+    raw.sample = (enum mt_sample_type)((data[0] >> 2) % (MT_F64LE + 1));
     raw.channels = 1 + (data[0] >> 5);
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     rc = mt_sound_open(&s, path, is_raw ? &raw : NULL, &e);
