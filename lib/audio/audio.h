@@ -20,15 +20,17 @@ struct mt_raw_format {
 int mt_raw_format_parse(const char *text, struct mt_raw_format *out, struct mt_err *e);
 
 /*
- * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV
- * whose header states no length (RIFF or data size 0 or 0xFFFFFFFF) runs to the end of the stream;
- * formats that libsndfile can't read from a pipe without loss are spooled to an unlinked temporary
- * file first. No sample is lost, none is invented. Channels are averaged into one.
+ * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV whose
+ * header states no length (RIFF or data size 0 or 0xFFFFFFFF, sox's 0x7FFFF000) runs to the end of
+ * the stream. Raw samples and PCM or float WAV come live from a pipe; other formats are spooled to
+ * an unlinked temporary file ($TMPDIR) first. No sample is lost, none is invented. Channels are
+ * averaged into one. One thread at a time a sound; libsndfile keeps the reason of a failed open in
+ * one place for all, so threads that open at once may read each other's.
  */
 struct mt_sound;
 struct mt_sound_info {
     int rate_hz;
-    int channels;   /* of the source */
+    int channels;   /* of the source, 1..1024 */
     int64_t frames; /* samples a channel, -1 while unknown (a pipe) */
 };
 
@@ -37,8 +39,10 @@ struct mt_sound_info {
 int mt_sound_open(struct mt_sound **out, const char *path, const struct mt_raw_format *raw,
                   struct mt_err *e);
 const struct mt_sound_info *mt_sound_info(const struct mt_sound *s);
-/* Up to n mono samples at the file's own rate. Returns the count, 0 at the end, or a negative
- * errno. */
+/*
+ * Up to n mono samples at the file's own rate: waits for one, then takes what is there. Returns the
+ * count, 0 at the end, or a negative errno (a read error, damage, a float that is no number).
+ */
 int64_t mt_sound_read(struct mt_sound *s, float *out, int64_t n, struct mt_err *e);
 void mt_sound_close(struct mt_sound **s);
 
@@ -83,10 +87,11 @@ void mt_mel_free(struct mt_mel **m);
 int64_t mt_mel_clip_frames(int64_t n);
 
 /*
- * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads
- * every clip to 300 s), clamp at 8 below the maximum of the clip (the padding's frames never exceed
- * it), (v + 4) / 4. out is [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n
- * < 1.
+ * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads every
+ * clip to 300 s, and reflects at the end of those: it shows in the last row of a clip within 40
+ * samples of 300 s), clamp at 8 below the maximum of clip and padding, (v + 4) / 4. out is
+ * [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n < 1. A struct mt_mel has
+ * scratch inside: one thread at a time, any number of streams.
  */
 int mt_mel_clip(struct mt_mel *m, const float *pcm, int64_t n, float *out);
 

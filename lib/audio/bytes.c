@@ -2,13 +2,13 @@
  * bytes.c: a buffered forward reader over a descriptor. It asks the system for whatever is there
  * and never waits for more than the caller needs: that keeps the delay of a live pipe low.
  */
+#include "audio/internal.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "audio/internal.h"
 
 enum { BYTES_BUFFER = 64 * 1024 };
 

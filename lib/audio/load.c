@@ -2,11 +2,11 @@
  * load.c: a whole sound at once, mono and at the wanted rate. It grows as samples come, never by
  * what a header promises.
  */
+#include "audio/audio.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "audio/audio.h"
 
 struct growing {
     float *pcm;

@@ -6,13 +6,13 @@
  * The transform is in f32 (kissfft), everything behind it in f64. Against a computation wholly in
  * f64 the logs of speech are off by 6e-5 after the clamp, as are those of HF's own f32.
  */
+#include "audio/audio.h"
+
 #include <errno.h>
 #include <kiss_fftr.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "audio/audio.h"
 
 enum { BINS = MT_MEL_FFT / 2 + 1, HALF = MT_MEL_FFT / 2, BANDS_MAX = 256 };
 
@@ -144,7 +144,7 @@ static void gather_clip(const float *x, int64_t n, int64_t t, float *out)
         int64_t pos = start + i < 0 ? -(start + i) : start + i;
 
         if (n <= PADDED && pos >= PADDED)
-            pos = 2 * (PADDED - 1) - pos;
+            pos = 2 * (int64_t)(PADDED - 1) - pos;
         out[i] = pos < n ? x[pos] : 0;
     }
 }

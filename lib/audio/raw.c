@@ -3,10 +3,10 @@
  * Read byte by byte, so alignment and the machine's byte order don't matter. The values are
  * libsndfile's, bit for bit: a sound is the same whichever of the two readers took it.
  */
+#include "audio/internal.h"
+
 #include <errno.h>
 #include <string.h>
-
-#include "audio/internal.h"
 
 static const struct {
     const char *name;

@@ -5,13 +5,13 @@
  * kHz instead of 37, 52 for 8 to 16 kHz instead of 116) at a few per cent of a millisecond a
  * second.
  */
+#include "audio/audio.h"
+
 #include <errno.h>
 #include <math.h>
 #include <soxr.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "audio/audio.h"
 
 enum { RATE_MAX = 768000, RATIO_MAX = 256 };
 

@@ -3,6 +3,8 @@
  * files and pipes alike, with no more delay than the pipe has; everything else is libsndfile's,
  * from a seekable copy where it comes through a pipe. Channels are averaged into one.
  */
+#include "audio/internal.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -10,8 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "audio/internal.h"
 
 enum { BLOCK = 4096 }; /* interleaved samples converted at a time; at least one frame */
 

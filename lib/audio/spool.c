@@ -3,13 +3,13 @@
  * (FLAC loses sync, measured with 1.2.0), so a pipe is first copied to an unlinked temporary file;
  * libsndfile then sees every sound through one seekable view.
  */
+#include "audio/internal.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "audio/internal.h"
 
 enum { PROBE_BYTES = 64 * 1024 };
 

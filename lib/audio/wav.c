@@ -2,6 +2,8 @@
  * wav.c: 16-bit mono WAV out, by libsndfile. Its header is brought up to date with each write, so
  * that the file is whole at any moment, even if the program is killed.
  */
+#include "audio/audio.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "audio/audio.h"
 
 /* Lengths in a WAV have 32 bits: at 24 kHz a day and 51 minutes. */
 #define WAV_SAMPLES_MAX ((UINT32_MAX - 256) / 2)

@@ -4,11 +4,11 @@
  * Only plain PCM and float are taken here; the other encodings stay libsndfile's. All fields are
  * hostile: every length is checked against what is really there before it is used.
  */
+#include "audio/internal.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "audio/internal.h"
 
 enum {
     HEAD_MAX = 1 << 20
