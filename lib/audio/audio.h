@@ -23,7 +23,8 @@ int mt_raw_format_parse(const char *text, struct mt_raw_format *out, struct mt_e
  * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV whose
  * header states no length (RIFF or data size 0 or 0xFFFFFFFF, sox's 0x7FFFF000) runs to the end of
  * the stream. Raw samples and PCM or float WAV come live from a pipe; other formats are spooled to
- * an unlinked temporary file ($TMPDIR) first. No sample is lost, none is invented. Channels are
+ * an unlinked temporary file ($TMPDIR) first. No sample is lost, none is invented (but of an
+ * Ogg, FLAC or MP3 with another chained behind it, libsndfile reads the first). Channels are
  * averaged into one. One thread at a time a sound; libsndfile keeps the reason of a failed open in
  * one place for all, so threads that open at once may read each other's.
  */

@@ -72,6 +72,7 @@ int mt_spool(struct mt_bytes *b, int *out, struct mt_err *e);
 struct mt_view {
     int fd;
     int64_t size, pos;
+    bool no_end;      /* seeking from the end fails */
     int64_t patch_at; /* -1: none */
     unsigned char patch[4];
 };

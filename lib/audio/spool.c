@@ -23,6 +23,8 @@ static sf_count_t view_seek(sf_count_t offset, int whence, void *user)
     struct mt_view *v = user;
     int64_t from = whence == SEEK_CUR ? v->pos : whence == SEEK_END ? v->size : 0, to;
 
+    if (whence == SEEK_END && v->no_end)
+        return -1;
     if (__builtin_add_overflow(from, (int64_t)offset, &to) || to < 0)
         return -1;
     return v->pos = to;
@@ -60,11 +62,24 @@ SNDFILE *mt_view_open(struct mt_view *v, int fd, int64_t size, SF_INFO *info)
 {
     SF_VIRTUAL_IO io = {view_size, view_seek, view_read, NULL, view_tell};
     uint32_t bytes = 0;
+    SNDFILE *sf;
 
     *v = (struct mt_view){.fd = fd, .size = size};
     v->patch_at = mt_wav_find_blank(fd, size, &bytes);
     for (int i = 0; i < 4; i++)
         v->patch[i] = (unsigned char)(bytes >> 8 * i);
+    *info = (SF_INFO){.format = 0};
+    sf = sf_open_virtual(&io, SFM_READ, info, v);
+    if (!sf || (info->format & SF_FORMAT_TYPEMASK) != SF_FORMAT_MPEG)
+        return sf;
+    /*
+     * An MP3 of variable bit rate without a Xing header: its length is estimated from the first frame's
+     * bit rate, and libsndfile stops there (seen to lose 72 %). Where the end can't be sought
+     * there is no estimate, and it reads on; a Xing header still gives the exact length.
+     */
+    sf_close(sf);
+    v->pos = 0;
+    v->no_end = true;
     *info = (SF_INFO){.format = 0};
     return sf_open_virtual(&io, SFM_READ, info, v);
 }

@@ -472,6 +472,43 @@ static void test_flac_without_length(void **state)
     free(bytes);
 }
 
+/* libsndfile guesses the length of an MP3 without a Xing header, and stops there. */
+static void test_mp3_without_length(void **state)
+{
+    enum { FRAMES = 300000 };
+    SF_INFO info = {
+        .samplerate = 16000, .channels = 1, .format = SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III};
+    SNDFILE *sf = sf_open(path, SFM_WRITE, &info);
+    int mode = SF_BITRATE_MODE_VARIABLE;
+    struct mt_sound_info ours;
+    unsigned char *bytes;
+    size_t n_bytes, second = 4;
+    float *x = calloc(FRAMES, sizeof(float));
+    int64_t n;
+
+    (void)state;
+    /* nearly silent, so that the first frames are short ones, then noise */
+    for (int i = 0; i < FRAMES; i++)
+        x[i] = (i < FRAMES / 2 ? 0.001F : 0.9F) * (float)(mt_unit(mt_mix64((uint64_t)i)) - 0.5);
+    sf_command(sf, SFC_SET_BITRATE_MODE, &mode, sizeof(mode)); /* "Xing" below shows that it did */
+    assert_int_equal(sf_write_float(sf, x, FRAMES), FRAMES);
+    sf_close(sf);
+    free(x);
+    bytes = slurp(path, &n_bytes);
+    assert_true(bytes[0] == 0xFF && memmem(bytes, 200, "Xing", 4));
+    n = read_both(bytes, n_bytes, NULL, &x, &ours);
+    assert_int_equal(n, FRAMES);
+    assert_int_equal(ours.frames, FRAMES);
+    free(x);
+    while (bytes[second] != bytes[0] || bytes[second + 1] != bytes[1])
+        second++;
+    n = read_both(bytes + second, n_bytes - second, NULL, &x, &ours);
+    assert_true(n >= FRAMES && n < FRAMES + 4096);
+    assert_int_equal(ours.frames, -1);
+    free(x);
+    free(bytes);
+}
+
 /* ---- raw ---- */
 
 static void test_raw(void **state)
@@ -1050,6 +1087,7 @@ int main(void)
         cmocka_unit_test(test_no_sample_is_invented),
         cmocka_unit_test(test_blank_length_of_other_encodings),
         cmocka_unit_test(test_flac_without_length),
+        cmocka_unit_test(test_mp3_without_length),
         cmocka_unit_test(test_raw),
         cmocka_unit_test(test_live_pipe),
         cmocka_unit_test(test_pipe_left_open),
