@@ -6,7 +6,7 @@ prefix   ?= /usr/local
 comma    := ,
 B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 
-PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv
+PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv libutf8proc
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wvla -Wno-psabi $(if $(CI),-Werror)
 MT_CFLAGS = -std=gnu17 -D_GNU_SOURCE -pthread -fopenmp -fno-math-errno -ffp-contract=off $(WARN) -Ilib -I. \
