@@ -83,7 +83,6 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
     c.ffn = (int)v[6];
     c.max_positions = v[7];
     c.eps = (float)eps;
-    c.tied = json_is_true(json_object_get(text, "tie_word_embeddings"));
     *out = c;
     return 0;
 }
@@ -150,7 +149,8 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
         bind_layer(d, &b, prefix, i);
     d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
     snprintf(head, sizeof(head), "%slm_head.weight", prefix);
-    if (cfg->tied || !mt_weights_has(w, head))
+    /* Config keys about tying can't be trusted (models.md 4.4): a head that is there is the head. */
+    if (!mt_weights_has(w, head))
         d->head = d->embed;
     else
         d->head = mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%s", head);

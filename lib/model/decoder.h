@@ -12,7 +12,6 @@ struct mt_decoder_config {
     double rope_base;
     float eps;
     bool qkv_bias;
-    bool tied; /* the output head is the embedding table */
     int64_t max_positions;
 };
 

@@ -83,6 +83,11 @@ int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n)
     return n;
 }
 
+int64_t mt_ear_room(const struct mt_ear *ear)
+{
+    return ear->ended ? 0 : ear->cap - ear->n;
+}
+
 void mt_ear_end(struct mt_ear *ear)
 {
     ear->ended = true;

@@ -13,7 +13,8 @@ struct mt_model {
     struct mt_model_opts opts;
     struct mt_backend *be;
     struct mt_weights *weights;
-    struct mt_tokenizer *tokenizer;
+    struct mt_tokenizer *tokenizer; /* NULL for a directory that has none */
+    bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own; /* the family's */
 };
 
@@ -29,7 +30,7 @@ struct mt_family {
 
     /*
      * Bind everything of a model whose weights, backend and options are set; fill info and own. config
-     * is the root of config.json, where its name for errors. Without a tokenizer (synth:) make one.
+     * is the root of config.json, where its name for errors.
      */
     int (*open)(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e);
     void (*close)(struct mt_model *m);
