@@ -1,7 +1,7 @@
 /*
  * bpe.c: byte pair merging. The merge of lowest rank goes first, the leftmost among equals: a heap
  * of candidate pairs over a linked list of symbols, so that a word of n bytes takes n log n,
- * however long it is. Candidates whose symbols have changed since are recognised when they come up.
+ * however long it is. Pairs that have changed since they were put there are recognised when they come up.
  */
 #include "model/tokenizer.h"
 
@@ -19,17 +19,13 @@ struct mt_bpe {
     size_t mask;
     int32_t *result; /* by rank */
     int32_t n_merges;
-    uint64_t salt; /* so that no file can be written to make all pairs collide */
+    uint64_t salt; /* odd and random, so that no file can be written to make all pairs collide */
 };
 
 struct symbol {
-    int32_t id; /* -1: merged into the one before */
+    int32_t id;
     int32_t prev, next;
-};
-
-struct candidate {
-    int32_t rank, at; /* at: index of the left symbol */
-    int32_t left, right;
+    int32_t rank; /* of the pair with the next one, -1 if they don't merge */
 };
 
 int mt_ids_push(struct mt_ids *ids, int32_t id)
@@ -66,7 +62,8 @@ int mt_bpe_new(struct mt_bpe **out, size_t n_merges)
         b->slots[i].rank = -1;
     b->mask = n - 1;
     if (getrandom(&b->salt, sizeof(b->salt), GRND_NONBLOCK) < 0)
-        b->salt = (uint64_t)(uintptr_t)b;
+        b->salt = (uint64_t)(uintptr_t)b * 0x9e3779b97f4a7c15;
+    b->salt |= 1;
     return 0;
 }
 
@@ -87,7 +84,7 @@ static uint64_t pair_of(int32_t left, int32_t right)
 
 static struct slot *slot_of(const struct mt_bpe *b, uint64_t pair)
 {
-    size_t i = (size_t)mt_mix64(mt_mix64(pair ^ b->salt) + b->salt) & b->mask;
+    size_t i = (size_t)((pair ^ pair >> 29) * b->salt >> 20) & b->mask;
 
     while (b->slots[i].rank >= 0 && b->slots[i].pair != pair)
         i = (i + 1) & b->mask;
@@ -103,45 +100,48 @@ void mt_bpe_add(struct mt_bpe *b, int32_t left, int32_t right, int32_t result)
     b->result[b->n_merges++] = result;
 }
 
-static bool before(const struct candidate *a, const struct candidate *b)
+/*
+ * The heap holds rank and place of the left symbol in one word, so that the smaller is the earlier. Four
+ * children a node: half the levels, and what is compared lies together.
+ */
+static void push(struct mt_bpe_work *w, uint64_t key)
 {
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-/* Offer the pair that begins at symbol `at`. The heap has room: a word has less than 3 n
- * candidates. */
-static void offer(const struct mt_bpe *b, struct mt_bpe_work *w, int32_t at)
-{
-    const struct symbol *left = &w->symbols[at];
-
-    if (left->next < 0)
-        return;
-    struct candidate c = {-1, at, left->id, w->symbols[left->next].id};
-    const struct slot *s = slot_of(b, pair_of(c.left, c.right));
-    if (s->rank < 0)
-        return;
-    c.rank = s->rank;
-
     size_t i = w->n_heap++;
-    for (; i > 0 && before(&c, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        w->heap[i] = w->heap[(i - 1) / 2];
-    w->heap[i] = c;
+
+    for (; i > 0 && key < w->heap[(i - 1) / 4]; i = (i - 1) / 4)
+        w->heap[i] = w->heap[(i - 1) / 4];
+    w->heap[i] = key;
 }
 
-static struct candidate take(struct mt_bpe_work *w)
+static uint64_t pop(struct mt_bpe_work *w)
 {
-    struct candidate top = w->heap[0], last = w->heap[--w->n_heap];
-    size_t i = 0, child;
+    uint64_t top = w->heap[0], last = w->heap[--w->n_heap];
+    size_t i = 0, first;
 
-    for (; (child = 2 * i + 1) < w->n_heap; i = child) {
-        if (child + 1 < w->n_heap && before(&w->heap[child + 1], &w->heap[child]))
-            child++;
-        if (!before(&w->heap[child], &last))
+    for (; (first = 4 * i + 1) < w->n_heap;) {
+        size_t end = first + 4 < w->n_heap ? first + 4 : w->n_heap, least = first;
+
+        for (size_t k = first + 1; k < end; k++)
+            least = w->heap[k] < w->heap[least] ? k : least;
+        if (w->heap[least] >= last)
             break;
-        w->heap[i] = w->heap[child];
+        w->heap[i] = w->heap[least];
+        i = least;
     }
     w->heap[i] = last;
     return top;
+}
+
+/* Look up the pair that begins at symbol `at`. The heap has room: a word has less than 3 n offers. */
+static void offer(const struct mt_bpe *b, struct mt_bpe_work *w, int32_t at)
+{
+    struct symbol *left = &w->symbols[at];
+
+    left->rank = -1;
+    if (left->next >= 0)
+        left->rank = slot_of(b, pair_of(left->id, w->symbols[left->next].id))->rank;
+    if (left->rank >= 0)
+        push(w, (uint64_t)(uint32_t)left->rank << 32 | (uint32_t)at);
 }
 
 static int make_room(struct mt_bpe_work *w, size_t n)
@@ -153,7 +153,7 @@ static int make_room(struct mt_bpe_work *w, size_t n)
     if (!s)
         return -ENOMEM;
     w->symbols = s;
-    struct candidate *h = realloc(w->heap, mt_mul(3 * cap, sizeof(*h)));
+    uint64_t *h = realloc(w->heap, mt_mul(3 * cap, sizeof(*h)));
     if (!h)
         return -ENOMEM;
     w->heap = h;
@@ -170,23 +170,25 @@ int mt_bpe_word(const struct mt_bpe *b, struct mt_bpe_work *w, const int32_t *by
         return rc;
     struct symbol *s = w->symbols;
     for (size_t i = 0; i < n; i++)
-        s[i] = (struct symbol){byte_ids[word[i]], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1};
+        s[i] =
+            (struct symbol){byte_ids[word[i]], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, -1};
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < n; i++)
         offer(b, w, (int32_t)i);
     while (w->n_heap > 0) {
-        struct candidate c = take(w);
-        struct symbol *left = &s[c.at];
+        uint64_t key = pop(w);
+        int32_t at = (int32_t)(uint32_t)key;
+        struct symbol *left = &s[at], *right;
 
-        if (left->id != c.left || left->next < 0 || s[left->next].id != c.right)
-            continue;
-        struct symbol *right = &s[left->next];
-        left->id = b->result[c.rank];
+        if (left->rank != (int32_t)(key >> 32))
+            continue; /* the pair is another one by now */
+        right = &s[left->next];
+        left->id = b->result[left->rank];
         left->next = right->next;
-        right->id = -1;
+        right->rank = -1;
         if (left->next >= 0)
-            s[left->next].prev = c.at;
-        offer(b, w, c.at);
+            s[left->next].prev = at;
+        offer(b, w, at);
         if (left->prev >= 0)
             offer(b, w, left->prev);
     }

@@ -62,7 +62,7 @@ void mt_bpe_free(struct mt_bpe **b);
 void mt_bpe_add(struct mt_bpe *b, int32_t left, int32_t right, int32_t result);
 struct mt_bpe_work { /* memory of a call, reused from word to word; zeroed at first */
     struct symbol *symbols;
-    struct candidate *heap;
+    uint64_t *heap;
     size_t cap, n_heap;
 };
 /* Merge one word of bytes; appends to out. Time n log n. -ENOMEM. */
