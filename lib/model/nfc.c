@@ -57,13 +57,16 @@ int mt_nfc(const char *text, size_t n, char **out, size_t *n_out)
 {
     const utf8proc_option_t form = UTF8PROC_COMPOSE | UTF8PROC_STABLE;
     utf8proc_int32_t *c = NULL, *tmp = NULL;
-    size_t count = 0, cap = 0, len = 0;
+    size_t count = 0, cap = n + 8, len = 0;
     int rc = -ENOMEM;
 
     *out = NULL;
     *n_out = n;
     if (is_plain((const unsigned char *)text, n))
         return 0;
+    c = malloc(mt_mul(cap, sizeof(*c)));
+    if (!c)
+        goto done;
     for (size_t i = 0; i < n;) {
         utf8proc_int32_t one;
         int last_class = 0;
@@ -71,7 +74,7 @@ int mt_nfc(const char *text, size_t n, char **out, size_t *n_out)
         i += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(n - i),
                                       &one);
         if (cap - count < 8) { /* the longest canonical decomposition has 4 */
-            cap = cap * 2 + n + 8;
+            cap = cap * 2 + 8;
             utf8proc_int32_t *more = realloc(c, mt_mul(cap, sizeof(*c)));
             if (!more)
                 goto done;

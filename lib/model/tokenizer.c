@@ -36,7 +36,7 @@ void mt_tokenizer_free(struct mt_tokenizer **tp)
     if (!t)
         return;
     for (size_t i = 0; i < t->n_added; i++)
-        free(t->added[i].text);
+        free((void *)t->added[i].text);
     free(t->added);
     free(t->tokens);
     free(t->text);
@@ -73,11 +73,10 @@ int mt_tokenizer_add(struct mt_tokenizer *t, const struct mt_added *a)
         return -ENOMEM;
     t->added = more;
     more[t->n_added] = *a;
-    more[t->n_added].text = malloc(a->len + 1);
+    more[t->n_added].text = strdup(a->text);
     if (!more[t->n_added].text)
         return -ENOMEM;
-    memcpy(more[t->n_added].text, a->text, a->len);
-    more[t->n_added++].text[a->len] = 0;
+    t->n_added++;
     t->tokens[a->id].special = a->special;
     t->starts[a->normalized][(unsigned char)a->text[0]] = true;
     return 0;
@@ -101,7 +100,7 @@ int mt_tokenizer_size(const struct mt_tokenizer *t)
 
 int32_t mt_tokenizer_special(const struct mt_tokenizer *t, const char *text)
 {
-    struct mt_added key = {.text = (char *)text};
+    struct mt_added key = {.text = text};
     const struct mt_added *a =
         t->n_added ? bsearch(&key, t->added, t->n_added, sizeof(key), by_text) : NULL;
 

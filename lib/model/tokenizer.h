@@ -73,7 +73,7 @@ void mt_bpe_work_free(struct mt_bpe_work *w);
 /* ---- the whole ---- */
 
 struct mt_added {
-    char *text;
+    const char *text;
     size_t len;
     int32_t id;
     bool special, normalized, lstrip, rstrip;
@@ -115,6 +115,8 @@ struct mt_added_list {
     struct mt_added *v; /* text borrowed from the JSON */
     size_t n, cap;
 };
+int mt_added_push(struct mt_added_list *l, const struct mt_added *a, const char *path,
+                  struct mt_err *e);
 /* From {"content": …, flags}: id is given. where: "added_tokens[3]". */
 int mt_added_read(struct mt_added_list *l, const json_t *j, int32_t id, const char *path,
                   const char *where, struct mt_err *e);

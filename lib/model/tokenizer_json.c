@@ -72,7 +72,7 @@ static int read_pre_tokenizer(struct mt_tokenizer *t, const json_t *j, const cha
     const json_t *list = json_object_get(j, "pretokenizers"), *split;
     const char *pattern, *behavior;
     char *where;
-    bool own;
+    bool own = true;
     int rc;
 
     if (!is_type(j, "Sequence")) {

@@ -40,7 +40,7 @@ static int fill(struct mt_tokenizer *t, int vocab, const struct mt_special *spec
             return rc;
     }
     for (int i = 0; i < n; i++) {
-        struct mt_added a = {.text = (char *)specials[i].text,
+        struct mt_added a = {.text = specials[i].text,
                              .len = strlen(specials[i].text),
                              .id = specials[i].id,
                              .special = true};

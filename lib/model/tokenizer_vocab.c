@@ -79,13 +79,11 @@ static int read_plain(struct mt_added_list *l, json_t *map, const char *path, st
             have = l->v[i].id == id && strcmp(l->v[i].text, key) == 0;
         if (have)
             continue;
-        json_t *one = json_pack("{s:s, s:b}", "content", key, "special", 1);
-        rc = one ? mt_added_read(l, one, (int32_t)id, path, mt_show(show, key), e)
-                 : mt_err_set(e, -ENOMEM, "%s: out of memory", path);
-        if (rc == 0)
-            l->v[l->n - 1].text = (char *)key;
-        json_decref(one);
-        if (rc < 0)
+        const struct mt_added a = {
+            .text = key, .len = strlen(key), .id = (int32_t)id, .special = true};
+        if (!*key)
+            return mt_err_set(e, -EPROTO, "%s: a token is empty", path);
+        if ((rc = mt_added_push(l, &a, path, e)) < 0)
             return rc;
     }
     return 0;

@@ -13,6 +13,21 @@
 /* Vocabularies are dense. Ids far above their number would only be a way to ask for memory. */
 #define HOLES_MAX (1 << 18)
 
+int mt_added_push(struct mt_added_list *l, const struct mt_added *a, const char *path,
+                  struct mt_err *e)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap * 2 + 32;
+        struct mt_added *v = realloc(l->v, mt_mul(cap, sizeof(*v)));
+        if (!v)
+            return mt_err_set(e, -ENOMEM, "%s: out of memory", path);
+        l->v = v;
+        l->cap = cap;
+    }
+    l->v[l->n++] = *a;
+    return 0;
+}
+
 int mt_added_read(struct mt_added_list *l, const json_t *j, int32_t id, const char *path,
                   const char *where, struct mt_err *e)
 {
@@ -31,22 +46,15 @@ int mt_added_read(struct mt_added_list *l, const json_t *j, int32_t id, const ch
     }
     if (on[4])
         return mt_err_set(e, -ENOTSUP, "%s: %s: single_word is not supported", path, where);
-    if (l->n == l->cap) {
-        size_t cap = l->cap * 2 + 32;
-        struct mt_added *v = realloc(l->v, mt_mul(cap, sizeof(*v)));
-        if (!v)
-            return mt_err_set(e, -ENOMEM, "%s: out of memory", path);
-        l->v = v;
-        l->cap = cap;
-    }
-    l->v[l->n++] = (struct mt_added){.text = (char *)text,
-                                     .len = strlen(text),
-                                     .id = id,
-                                     .special = on[0],
-                                     .normalized = on[1],
-                                     .lstrip = on[2],
-                                     .rstrip = on[3]};
-    return 0;
+    return mt_added_push(l,
+                         &(struct mt_added){.text = text,
+                                            .len = strlen(text),
+                                            .id = id,
+                                            .special = on[0],
+                                            .normalized = on[1],
+                                            .lstrip = on[2],
+                                            .rstrip = on[3]},
+                         path, e);
 }
 
 static int measure(json_t *vocab, const char *path, const char *field,
