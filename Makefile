@@ -1,54 +1,177 @@
-# metronome: plain GNU make. Everything it makes lies in build/.
+# metronome: plain GNU make. Everything it makes lies in build/. `make help` lists the targets.
 
 CC       ?= cc
 CFLAGS   ?= -O2 -g
 prefix   ?= /usr/local
-B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
-comma    := ,
+bindir   ?= $(prefix)/bin
+mandir   ?= $(prefix)/share/man
+docdir   ?= $(prefix)/share/doc/metronome
+compdir  ?= $(prefix)/share/bash-completion/completions
+JOBS     ?= 1
+FUZZ_SECONDS ?= 10
 
-PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv
+# What `make deps` installs: Debian packages, all that building, testing and the demo need.
+DEPS     := gcc libc6-dev make pkg-config \
+            libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
+            libcmocka-dev bats jq gnuplot-nox
+# What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
+DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
+
+ifneq ($(filter-out 0,$(CUDA)),)
+$(error CUDA=$(CUDA): this version has no CUDA backend; leave CUDA out to build for the CPU)
+endif
+
+comma    := ,
+B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+Q        := $(if $(V),,@)
+
+# Found when the first recipe needs them, not when this file is read: `make deps demo` installs pkg-config on the way.
+PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv libutf8proc
+PKG       = $(or $(shell pkg-config $1 $(PKGS)),$(error a library is missing: run 'make deps'))
+PKG_CF    = $(eval PKG_CF := $$(filter-out -l%,$$(call PKG,--cflags --libs-only-l)))$(PKG_CF)
+PKG_LIBS  = $(call PKG,--libs)
+
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wvla -Wno-psabi $(if $(CI),-Werror)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 MT_CFLAGS = -std=gnu17 -D_GNU_SOURCE -pthread -fopenmp -fno-math-errno -ffp-contract=off $(WARN) -Ilib -I. \
-            $(shell pkg-config --cflags $(PKGS)) $(SANFLAGS)
-MT_LIBS   = $(shell pkg-config --libs $(PKGS)) -lm -pthread -fopenmp
-SANFLAGS  = $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+            $(PKG_CF) $(SANFLAGS)
+MT_LIBS   = $(PKG_LIBS) -lm -pthread -fopenmp
 
-LIB_SRC  := $(wildcard lib/*/*.c kernels/cpu/*.c)
-LIB_OBJ  := $(LIB_SRC:%.c=$B/%.o)
 LIB      := $B/libmetronome.a
+LIB_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard lib/*/*.c kernels/*.c kernels/cpu/*.c))
+HEADERS  := $(wildcard lib/*/*.h kernels/*.h)
 TOOLS    := $(patsubst tools/%.c,$B/%,$(wildcard tools/mt-*.c))
 UNIT     := $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test_*.c))
+BENCH    := $(patsubst tests/bench/%.c,$B/tests/%,$(wildcard tests/bench/bench_*.c))
+FUZZ     := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
+BATS     := $(wildcard tests/bats/*.bats)
+MAN      := $(wildcard man/*.[17])
+COMP     := $(wildcard completions/mt-*)
+SCRIPTS  := .ci/apt .ci/run tests/run $(wildcard tools/experiments/* tests/bats/*.bash)
 
-.PHONY: all check lint clean help
-all: $(TOOLS)
+# In `make deps demo` everything else waits for deps, under -j too.
+FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
 
-$B/kernels/cpu/%_avx2.o:   ISA := -mavx2 -mfma -mf16c
-$B/kernels/cpu/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
-$B/kernels/cpu/%.o: OPT := -O3
+.PHONY: all deps deps-dev demo check headers bench fuzz fuzz-programs lint install uninstall clean help
+.SECONDARY:
 
-$B/%.o: %.c
+all: $(TOOLS) ## build the tools into build/
+
+# ---- building ----
+
+$B/kernels/cpu/%_avx2.o   $B/kernels/cpu/%_avx2.tidy:   ISA := -mavx2 -mfma -mf16c
+$B/kernels/cpu/%_avx512.o $B/kernels/cpu/%_avx512.tidy: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+$B/kernels/%.o: OPT := -O3
+
+$B/%.o: %.c | $(FIRST)
 	@mkdir -p $(@D)
-	$(CC) $(MT_CFLAGS) $(CFLAGS) $(OPT) $(ISA) -MMD -MP -c -o $@ $<
+	@$(if $(V),,echo "  cc    $<")
+	$Q$(CC) $(MT_CFLAGS) $(CFLAGS) $(OPT) $(ISA) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	$Qar rcs $@ $^
+
+LINK      = @mkdir -p $(@D); $(if $(V),,echo "  link  $@";) \
+            $(if $(V),set -x;) $(CC) $(CFLAGS) $(SANFLAGS) $(LDFLAGS) -o $@ $^
 
 $B/mt-%: $B/tools/mt-%.o $(LIB)
-	$(CC) $(CFLAGS) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(MT_LIBS)
+	$(LINK) $(MT_LIBS)
 
-$B/tests/%: $B/tests/unit/%.o $(LIB)
+$B/tests/test_%: $B/tests/unit/test_%.o $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
+$B/tests/bench_%: $B/tests/bench/bench_%.o $(LIB)
+	$(LINK) $(MT_LIBS)
+
+$B/tests/replay_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/replay.o $(LIB)
+	$(LINK) $(MT_LIBS)
+
+$B/tests/fuzz_%: $B/tests/fuzz/fuzz_%.o $(LIB)
+	$(LINK) -fsanitize=fuzzer $(MT_LIBS)
+
+# ---- what people and CI run ----
+
+deps: ## install the Debian packages that building, testing and the demo need
+	@.ci/apt $(DEPS)
+
+deps-dev: ## install what lint and fuzz need besides
+	@.ci/apt $(DEPS_DEV)
+
+demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real speech to a collapse foretold
+	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/demo build/demo
+
+check: all headers $(UNIT) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
+	@PATH="$(CURDIR)/$B:$$PATH" MT_TESTS="$(CURDIR)/tests" MT_SAN="$(SAN)" JOBS=$(JOBS) tests/run $B/check \
+		$(UNIT) $(REPLAY) $(BATS)
+
+headers: | $(FIRST) # each public header compiles alone
+	@for h in $(HEADERS); do $(CC) $(MT_CFLAGS) -fsyntax-only -x c -include $$h /dev/null || exit 1; done
+
+bench: $(BENCH) ## run the benchmarks and print their ratios
+	@set -e; for b in $(BENCH); do echo "== $$b"; $$b; done
+
+fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
+	$Q$(MAKE) --no-print-directory CC=clang B=build/fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" WARN=-Wno-unknown-warning-option \
+		FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz-programs
+
+fuzz-programs: $(FUZZ:%=$B/tests/%)
+	@set -e; for f in $(FUZZ); do \
+		echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
+		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
+	done
+
+LINTERS  := clang-format clang-tidy cppcheck shellcheck mandoc
+C_FILES  := $(shell find lib kernels tools tests -name '*.[ch]')
+
+lint: lint-tools $(patsubst %.c,$B/%.tidy,$(filter %.c,$(C_FILES))) headers ## formatting, static analysis, scripts, man pages
+	clang-format --dry-run -Werror $(C_FILES)
+	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--suppressions-list=tests/cppcheck.supp -Ilib -I. $(filter %.c,$(C_FILES))
+	shellcheck -x $(SCRIPTS)
+	shellcheck -s bash $(COMP)
+	shellcheck -x $(BATS)
+	@! mandoc -T lint -W warning $(MAN) | grep .
+
+.PHONY: lint-tools
+lint-tools: | $(FIRST)
+	@lack=; for t in $(LINTERS); do command -v $$t >/dev/null || lack="$$lack $$t"; done; \
+	[ -z "$$lack" ] || { echo "make lint: not installed:$$lack (make deps-dev installs them)" >&2; exit 1; }
+
+$B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(SANFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(MT_LIBS)
+	@$(if $(V),,echo "  tidy  $<")
+	$Qclang-tidy --quiet --warnings-as-errors='*' $< -- $(MT_CFLAGS) $(ISA) 2>$@.err || { cat $@.err; exit 1; }
+	@mv $@.err $@
 
-unit: $(UNIT)
-	@set -e; for t in $(UNIT); do echo "== $$t"; $$t; done
+# ---- installing ----
 
-check: all unit
+INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
+            $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
 
-clean:
+install: all ## install under prefix (/usr/local), honouring DESTDIR
+	@for f in $(INSTALLED); do \
+		case $$f in \
+		$(bindir)/*)  from=$B/$${f##*/} mode=755 ;; \
+		$(compdir)/*) from=completions/$${f##*/} mode=644 ;; \
+		$(mandir)/*)  from=man/$${f##*/} mode=644 ;; \
+		*)            from=$${f##*/} mode=644 ;; \
+		esac; \
+		echo "  install $(DESTDIR)$$f"; \
+		install -D -m $$mode $$from "$(DESTDIR)$$f" || exit 1; \
+	done
+
+uninstall: ## remove exactly what install put there
+	@for f in $(INSTALLED); do echo "  remove $(DESTDIR)$$f"; rm -f "$(DESTDIR)$$f"; done
+	@rmdir "$(DESTDIR)$(docdir)" 2>/dev/null || true
+
+clean: ## remove build/
 	rm -rf build
 
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## */  \1\t/p' Makefile | expand -t 14
+
 -include $(shell find $B -name '*.d' 2>/dev/null)
-.SECONDARY:

@@ -59,7 +59,7 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers. */
+/* Bytes of one block, all layers; -EINVAL for a shape that can't be (head_dim must be even). */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*
@@ -153,7 +153,7 @@ struct mt_ops {
     /*
      * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd), formed in
      * f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink gets q
-     * rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0; k, v [rows, kv_heads * hd]: k is rotated in place, both go
+     * rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go
      * into the cache of `layer`. All runs are appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base, const struct mt_batch *b,
@@ -177,7 +177,10 @@ struct mt_ops {
     /* Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out is not x. */
     void (*mean_rows)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, int size, const struct mt_span *spans, int n_spans);
 
-    /* ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed. */
+    /*
+     * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed. Order:
+     * temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params, int32_t *ids, int n);
 };
 

@@ -11,7 +11,7 @@
 
 /* Bare samples without a header, as `--raw FMT:RATE:CH` names them. */
 struct mt_raw_format {
-    enum mt_sample { MT_S16LE, MT_F32LE, MT_U8, MT_S24LE, MT_S32LE } sample;
+    enum mt_sample_type { MT_S16LE, MT_F32LE, MT_U8, MT_S24LE, MT_S32LE } sample;
     int rate_hz;  /* 1..768000 */
     int channels; /* 1..64 */
 };

@@ -39,7 +39,7 @@ int64_t mt_pool_size(const struct mt_pool *p);
 
 /* ---- records ---- */
 
-enum mt_status { MT_OK, MT_LATE, MT_STALLED, MT_DROPPED, MT_REFUSED, MT_ERROR };
+enum mt_status { MT_OK, MT_LATE, MT_STALLED, MT_DROPPED, MT_REFUSED, MT_FAILED };
 const char *mt_status_name(enum mt_status s);
 /* -1 for an unknown word. */
 int mt_status_parse(const char *name);

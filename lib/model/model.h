@@ -110,6 +110,7 @@ struct mt_model_opts {
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be, const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
+/* NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only teacher forcing. */
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);
 struct mt_backend *mt_model_backend(const struct mt_model *m);
 
@@ -143,6 +144,8 @@ int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 int mt_ear_rows_max(const struct mt_model *m, int frame_samples);
 /* Take up to n samples; returns how many fitted. */
 int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n);
+/* Samples that mt_ear_push would take now. */
+int64_t mt_ear_room(const struct mt_ear *ear);
 /* No more will come: the rest becomes a last, shorter frame. */
 void mt_ear_end(struct mt_ear *ear);
 /* Frames complete and not yet taken (its lookahead heard, or ended). */

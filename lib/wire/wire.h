@@ -56,13 +56,21 @@ struct mt_wire_open {
     char *system;         /* "prompt", malloc'ed or NULL */
     struct mt_session_opts session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */
 };
-/* Ranges are checked; -EINVAL names the member and the expectation. Free system. default_rate for a missing "rate". */
+/*
+ * Ranges are checked; -EINVAL names the member and the expectation. On success the caller frees system;
+ * on failure nothing is owned. default_rate for a missing "rate".
+ */
 int mt_wire_open_parse(json_t *msg, int default_rate, struct mt_wire_open *out, struct mt_err *e);
+/* The first object of a client. NULL without memory or for a system text that is not UTF-8. */
 json_t *mt_wire_open_json(const struct mt_wire_open *o);
 
 /* The record as cli.md writes it; tokens only when asked for. New reference. */
 json_t *mt_wire_record_json(const struct mt_record *r, bool tokens);
-/* Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken record. Strings point into obj; tokens are not read. */
+/*
+ * Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken record
+ * (session, frame and status must be there; a member of the wrong type or a negative count is broken). Absent
+ * or null numbers are NAN or -1. Strings point into obj, tokens are not read; a session given as a number becomes a string in obj.
+ */
 int mt_wire_record_parse(json_t *obj, struct mt_record *out, const char **session);
 /* The ready line of mt-serve. */
 json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m);
@@ -71,26 +79,28 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
 
 /*
  * Serve eng on a Unix socket (0600 from its first instant; a stale file is replaced, a live server's is -EADDRINUSE) until
- * stopped: libuv in the calling thread, the engine in one of its own. ready is called once when it accepts. The first SIGTERM or SIGINT
- * stops admitting, lets frames in hand finish and closes; the second ends at once. SIGHUP is ignored.
+ * stopped: libuv in the calling thread, the engine in one of its own. The first SIGTERM or SIGINT stops admitting (the socket file
+ * goes at once), lets frames in hand finish and closes; the second finds the default action and kills. SIGHUP and SIGPIPE are
+ * ignored. The engine's clock must be the real one.
  */
 struct mt_server_opts {
     const char *path;
-    void (*ready)(void *ctx);
+    int (*ready)(void *ctx); /* once, when it accepts; a negative value ends the server with it */
+    void (*note)(void *ctx, enum mt_level level, const char *text); /* what happens to connections, for -v; may be NULL */
     void *ctx;
 };
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o, struct mt_err *e);
 
 /*
  * One session over two descriptors (mt-serve without -s): blocking, in the calling thread; reading waits while the engine
- * works, so that nothing piles up. in_fd is the client's side of the wire. Returns 0 if every frame was answered and the stream ended well.
- * The engine's events must be the ones of mt_wire_stdio_events(io).
+ * works, so that nothing piles up. in_fd is the client's side of the wire. Returns 0 if every frame was answered and the stream ended well;
+ * -EPIPE, with nothing in e, when the reader of out left. Signals as above: the first SIGTERM or SIGINT ends the call in order ("shutdown").
  */
 int mt_serve_stdio(struct mt_engine *eng, struct mt_model *m, int in_fd, FILE *out, struct mt_err *e);
 
 /*
- * The engine reports through these, made before the engine (its options hold them) and bound by mt_serve_*: pass the same
- * pointer as events.ctx.
+ * The engine reports through these: made before the engine, whose options hold them, and bound by mt_serve_* for as long as it runs
+ * (-EINVAL there when the engine's events are somebody else's). Free the engine first.
  */
 struct mt_wire_hub;
 int mt_wire_hub_new(struct mt_wire_hub **out);
@@ -106,7 +116,10 @@ void mt_wire_disconnect(struct mt_wire_client **c);
 int mt_wire_fd(const struct mt_wire_client *c);
 /* Send one object (steals it), with payload bytes behind it (n 0: none). */
 int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, size_t n, struct mt_err *e);
-/* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO. */
+/* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO; -EINTR
+ * (nothing in e) when a signal came, so that a watcher can stop. */
 int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e);
+/* Whether mt_wire_recv would return at once with what was already read: ask before polling the descriptor. */
+bool mt_wire_buffered(const struct mt_wire_client *c);
 
 #endif

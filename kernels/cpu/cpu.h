@@ -1,0 +1,154 @@
+/*
+ * cpu.h: inside of the CPU backend: its objects, its threads, where a token lies in the pool, and
+ * the scalar operations that the tiers start from.
+ *
+ * Scratch: a fixed piece per thread (`struct mt_scratch`, made with the backend) for the fast
+ * tiers; what sampling and rotary tables need grows with the widths and heights that rows_new and
+ * kv_new see, all of it at start.
+ */
+#ifndef MT_CPU_CPU_H
+#define MT_CPU_CPU_H
+
+#include "kernels/cpu/num.h"
+
+struct mt_mat {
+    enum mt_dtype type;
+    int64_t rows, cols;
+    const void *data; /* the caller's bytes, any alignment */
+    float *vec;       /* rows == 1: the row as f32, else NULL */
+};
+
+static inline const void *mat_row(const struct mt_mat *m, int64_t r)
+{
+    return (const char *)m->data + r * m->cols * (m->type == MT_F32 ? 4 : 2);
+}
+
+/*
+ * A block lies in one piece: for each layer K [kv head][token][head dim], V the same, and for INT8
+ * the scales of K and of V [kv head][token]. Scales may be misaligned when head_dim is odd-sized.
+ */
+struct mt_kv {
+    struct mt_kv_shape s;
+    char *data; /* mapped, so that blocks never used cost no memory */
+    size_t bytes;
+    int64_t block_bytes, layer_bytes;
+    int64_t half_bytes; /* K alone, without scales */
+};
+
+/* The address of (block, head, slot) for K (v = 0) or V (v = 1), and of its scale. */
+static inline char *kv_at(const struct mt_kv *kv, int layer, int32_t block, int v, int head,
+                          int slot)
+{
+    int64_t token = (int64_t)head * kv->s.block_tokens + slot;
+
+    return kv->data + block * kv->block_bytes + layer * kv->layer_bytes + v * kv->half_bytes +
+           token * kv->s.head_dim * (int64_t)mt_dtype_size(kv->s.type);
+}
+
+static inline char *kv_scale_at(const struct mt_kv *kv, int layer, int32_t block, int v, int head,
+                                int slot)
+{
+    int64_t tokens = (int64_t)kv->s.kv_heads * kv->s.block_tokens;
+
+    return kv->data + block * kv->block_bytes + layer * kv->layer_bytes + 2 * kv->half_bytes +
+           (v * tokens + (int64_t)head * kv->s.block_tokens + slot) * (int64_t)sizeof(float);
+}
+
+/* The pool block that holds token i of a session. */
+static inline int32_t view_block(const struct mt_kv_view *w, int p, int64_t i, int *slot)
+{
+    int64_t r = i - w->sinks;
+    int sink_blocks = (w->sinks + p - 1) / p;
+
+    if (r < 0) {
+        *slot = (int)(i % p);
+        return w->blocks[i / p];
+    }
+    *slot = (int)(r % p);
+    return w->blocks[sink_blocks + r / p % w->ring_blocks];
+}
+
+/* The position from which the query at index i sees the sinks. */
+static inline int64_t view_sink_pos(const struct mt_kv_view *w, int64_t i)
+{
+    if (w->rope_absolute || i < w->window)
+        return i;
+    return i - w->window < w->sinks - 1 ? i : w->window - 1 + w->sinks;
+}
+
+static inline bool view_has_q_sink(const struct mt_kv_view *w)
+{
+    return w->sinks > 0 && !w->rope_absolute;
+}
+
+/* A thread's piece of the fast tiers: see hot_linear.h and hot_attention.h. */
+#define MT_SCRATCH_FLOATS 40960
+struct mt_scratch {
+    float f[MT_SCRATCH_FLOATS];
+};
+
+/* cos and sin of one row of a step, kept while a step goes through its layers. */
+struct mt_rope_row {
+    double base;
+    int64_t pos;
+    int head_dim; /* 0: nothing yet */
+};
+
+struct mt_cpu {
+    struct mt_backend be; /* first */
+    struct mt_ops ops;
+    int threads;
+    struct mt_scratch *scratch; /* one a thread */
+    /* sampling: `width` cells a thread */
+    int width;
+    int32_t *pick;
+    double *weight;
+    /* rotary tables: [rows] and [rows][head_dim / 2 cosines, then as many sines], twice: q and
+     * q_sink */
+    int64_t rows;
+    int head_dim;
+    struct mt_rope_row *rope_row[2];
+    float *rope[2];
+};
+
+static inline struct mt_cpu *cpu_of(struct mt_backend *be)
+{
+    return (struct mt_cpu *)be;
+}
+
+/*
+ * Run fn once on each of t threads, t <= c->threads (fn gets its number and t), and wait for all.
+ * mt_par_threads says how many are worth it for `items` of `work` multiply-adds each.
+ */
+typedef void mt_par_fn(void *arg, int thread, int threads);
+int mt_par_threads(const struct mt_cpu *c, int64_t items, int64_t work);
+void mt_par(int threads, mt_par_fn *fn, void *arg);
+
+/* Thread's contiguous share of n items. */
+static inline int64_t par_begin(int64_t n, int thread, int threads)
+{
+    return n / threads * thread + (thread < n % threads ? thread : n % threads);
+}
+
+/* Objects and moves, objects.c. */
+void mt_cpu_objects(struct mt_ops *o);
+void mt_cpu_objects_free(struct mt_cpu *c);
+
+/* Frequencies 1 / base^(2 i / head_dim) and angles, scalar_rope.c; f64 as the interface asks. */
+double mt_rope_angle(double base, int64_t pos, int i, int head_dim);
+/*
+ * Row's tables for pos: head_dim / 2 cosines, then sines; computed unless they are there already.
+ * which: 0 for q and k, 1 for q_sink. Rows may be filled by several threads at once.
+ */
+const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
+                           int head_dim);
+
+/* The reference, by subject: each fills its slots. */
+void mt_scalar_norm(struct mt_ops *o);
+void mt_scalar_linear(struct mt_ops *o);
+void mt_scalar_rope(struct mt_ops *o);
+void mt_scalar_attention(struct mt_ops *o);
+void mt_scalar_encoder(struct mt_ops *o);
+void mt_cpu_sample(struct mt_ops *o);
+
+#endif

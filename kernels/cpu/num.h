@@ -1,0 +1,140 @@
+/*
+ * num.h: bf16, f16 and int8 to and from f32, rounding to nearest even, exact and the same in every
+ * tier. All static inline: a copy built for one CPU tier is never linked into another. Bytes may
+ * lie at any alignment.
+ */
+#ifndef MT_CPU_NUM_H
+#define MT_CPU_NUM_H
+
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+static inline uint32_t num_bits(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static inline float num_float(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline float num_from_bf16(uint16_t h)
+{
+    return num_float((uint32_t)h << 16);
+}
+
+static inline uint16_t num_to_bf16(float f)
+{
+    uint32_t u = num_bits(f);
+
+    if ((u & 0x7fffffff) > 0x7f800000) /* NaN stays NaN, made quiet */
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* The 15 bits below the sign, read as an f32, are the value times 2^-112, subnormals included. */
+static inline float num_from_f16(uint16_t h)
+{
+    uint32_t em = h & 0x7fffu;
+    float f = num_float(em << 13) * 0x1p112f;
+
+    if (em >= 0x7c00) /* infinity, NaN */
+        f = num_float(0x7f800000 | em << 13);
+    return num_float(num_bits(f) | (uint32_t)(h & 0x8000) << 16);
+}
+
+static inline uint16_t num_to_f16(float f)
+{
+    uint32_t u = num_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+
+    if (a > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (a >= 0x477ff000) /* 65520 and more rounds to infinity */
+        return (uint16_t)(sign | 0x7c00);
+    if (a < 0x38800000) /* subnormal: adding 0.5 rounds to a multiple of 2^-24, to nearest even */
+        return (uint16_t)(sign | (num_bits(num_float(a) + 0.5f) - 0x3f000000));
+    a += 0xfff + (a >> 13 & 1);
+    return (uint16_t)(sign | (a - 0x38000000) >> 13);
+}
+
+/* n elements of a row of type t (not INT8) from element `first` on. */
+static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int64_t first,
+                              int64_t n)
+{
+    const char *p = (const char *)row + first * (t == MT_F32 ? 4 : 2);
+    uint16_t h;
+
+    if (t == MT_F32) {
+        memcpy(dst, p, (size_t)n * 4);
+    } else if (t == MT_BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&h, p + 2 * i, 2);
+            dst[i] = num_from_bf16(h);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&h, p + 2 * i, 2);
+            dst[i] = num_from_f16(h);
+        }
+    }
+}
+
+/*
+ * One head of one token into the cache. INT8: the scale is maxabs / 127, so the error is at most
+ * half a scale; a number that is not finite poisons the token's head with NaN instead of vanishing.
+ */
+static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const float *x, int n)
+{
+    char *p = dst;
+    float max = 0;
+    uint16_t h;
+
+    switch (t) {
+    case MT_F32:
+        memcpy(p, x, (size_t)n * 4);
+        return;
+    case MT_BF16:
+        for (int i = 0; i < n; i++) {
+            h = num_to_bf16(x[i]);
+            memcpy(p + 2 * i, &h, 2);
+        }
+        return;
+    case MT_F16:
+        for (int i = 0; i < n; i++) {
+            h = num_to_f16(x[i]);
+            memcpy(p + 2 * i, &h, 2);
+        }
+        return;
+    case MT_INT8:
+        for (int i = 0; i < n; i++)
+            max = !isfinite(x[i]) ? INFINITY : fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        *scale = isfinite(max) ? max / 127 : NAN;
+        for (int i = 0; i < n; i++)
+            p[i] = (char)(*scale > 0 ? (int)rintf(fminf(fmaxf(x[i] / *scale, -127), 127)) : 0);
+        return;
+    }
+}
+
+/* One head of one token out of the cache. */
+static inline void num_decode_kv(float *dst, enum mt_dtype t, const void *src, float scale, int n)
+{
+    const signed char *p = src;
+
+    if (t != MT_INT8) {
+        num_decode(dst, t, src, 0, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        dst[i] = (float)p[i] * scale;
+}
+
+#endif

@@ -1,0 +1,253 @@
+/*
+ * objects.c: weights, activations and the KV pool of the CPU backend, and the operations that only
+ * move rows. Weights stay where they are mapped; the pool is mapped and costs memory when touched.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/*
+ * Zeroed pages, committed when touched. More than the machine's memory is refused here: where the
+ * system overcommits without limit, the promise would be broken later by a kill.
+ */
+static void *pages_new(size_t bytes)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    void *p;
+
+    if (pages > 0 && size > 0 && bytes / (size_t)size >= (size_t)pages)
+        return NULL;
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
+{
+    struct mt_mat *m;
+
+    (void)be;
+    *out = NULL;
+    if (b->type != MT_F32 && b->type != MT_BF16 && b->type != MT_F16)
+        return -ENOTSUP;
+    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX)
+        return -EINVAL;
+    if (!(m = calloc(1, sizeof(*m))))
+        return -ENOMEM;
+    *m = (struct mt_mat){b->type, b->rows, b->cols, b->data, NULL};
+    if (b->rows == 1) {
+        if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
+            free(m);
+            return -ENOMEM;
+        }
+        num_decode(m->vec, m->type, m->data, 0, m->cols);
+    }
+    *out = m;
+    return 0;
+}
+
+static void mat_free(struct mt_backend *be, struct mt_mat *m)
+{
+    (void)be;
+    if (!m)
+        return;
+    free(m->vec);
+    free(m);
+}
+
+/* Room for sampling from rows of this width on every thread. */
+static int grow_width(struct mt_cpu *c, int width)
+{
+    size_t n = mt_mul((size_t)c->threads, (size_t)width);
+    int32_t *pick;
+    double *weight;
+
+    if (width <= c->width)
+        return 0;
+    pick = malloc(mt_mul(n, sizeof(*pick)));
+    weight = malloc(mt_mul(n, sizeof(*weight)));
+    if (!pick || !weight) {
+        free(pick);
+        free(weight);
+        return -ENOMEM;
+    }
+    free(c->pick);
+    free(c->weight);
+    c->pick = pick;
+    c->weight = weight;
+    c->width = width;
+    return 0;
+}
+
+/* Rotary tables for this many rows of this head_dim: both grow, either may come first. */
+static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
+{
+    struct mt_rope_row *row[2];
+    float *tab[2];
+    bool ok = true;
+
+    if (rows < c->rows)
+        rows = c->rows;
+    if (head_dim < c->head_dim)
+        head_dim = c->head_dim;
+    if (rows == c->rows && head_dim == c->head_dim)
+        return 0;
+    if (!head_dim) { /* no cache yet, so nothing to rotate */
+        c->rows = rows;
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        row[i] = calloc((size_t)(rows ? rows : 1), sizeof(*row[i]));
+        tab[i] = malloc(mt_mul(mt_mul((size_t)(rows ? rows : 1), (size_t)head_dim), sizeof(float)));
+        ok = ok && row[i] && tab[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        if (ok) {
+            free(c->rope_row[i]);
+            free(c->rope[i]);
+            c->rope_row[i] = row[i];
+            c->rope[i] = tab[i];
+        } else {
+            free(row[i]);
+            free(tab[i]);
+        }
+    }
+    if (!ok)
+        return -ENOMEM;
+    c->rows = rows;
+    c->head_dim = head_dim;
+    return 0;
+}
+
+/*
+ * Rows start on a cache line; a stride that is a multiple of 1 KiB gets one line more, or the same
+ * column of many rows would compete for a few cache sets.
+ */
+static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int width)
+{
+    struct mt_cpu *c = cpu_of(be);
+    int64_t stride;
+    float *data;
+    int rc;
+
+    *out = MT_NO_ROWS;
+    if (n < 1 || width < 1)
+        return -EINVAL;
+    stride = ((int64_t)width + 15) / 16 * 16;
+    if (stride % 256 == 0)
+        stride += 16;
+    if ((rc = grow_width(c, width)) < 0 || (rc = grow_rope(c, n, 0)) < 0)
+        return rc;
+    data = mt_alloc((size_t)n, mt_mul((size_t)stride, sizeof(float)));
+    if (!data)
+        return -ENOMEM;
+    *out = (struct mt_rows){data, stride, width};
+    return 0;
+}
+
+static void rows_free(struct mt_backend *be, struct mt_rows *r)
+{
+    (void)be;
+    free(r->data);
+    *r = MT_NO_ROWS;
+}
+
+static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n)
+{
+    (void)be;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(dst.data + i * dst.stride, src + i * dst.width, (size_t)dst.width * sizeof(float));
+}
+
+static void rows_get(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n)
+{
+    (void)be;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(dst + i * src.width, src.data + i * src.stride, (size_t)src.width * sizeof(float));
+}
+
+static void gather(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
+                   int n)
+{
+    (void)be;
+    for (int64_t i = 0; i < n; i++)
+        memmove(dst.data + i * dst.stride, src.data + index[i] * src.stride,
+                (size_t)dst.width * sizeof(float));
+}
+
+static int kv_new(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
+                  int64_t n_blocks)
+{
+    struct mt_cpu *c = cpu_of(be);
+    int64_t block = mt_kv_block_bytes(s), bytes;
+    struct mt_kv *kv;
+    int rc;
+
+    *out = NULL;
+    if (block < 0 || n_blocks < 1)
+        return -EINVAL;
+    if (n_blocks > INT32_MAX || __builtin_mul_overflow(block, n_blocks, &bytes))
+        return -ENOMEM;
+    if ((rc = grow_rope(c, 0, s->head_dim)) < 0)
+        return rc;
+    if (!(kv = calloc(1, sizeof(*kv))))
+        return -ENOMEM;
+    kv->s = *s;
+    kv->bytes = (size_t)bytes;
+    kv->block_bytes = block;
+    kv->layer_bytes = block / s->layers;
+    kv->half_bytes =
+        (int64_t)s->kv_heads * s->block_tokens * s->head_dim * (int64_t)mt_dtype_size(s->type);
+    if (!(kv->data = pages_new(kv->bytes))) {
+        free(kv);
+        return -ENOMEM;
+    }
+    *out = kv;
+    return 0;
+}
+
+static void kv_free(struct mt_backend *be, struct mt_kv *kv)
+{
+    (void)be;
+    if (!kv)
+        return;
+    munmap(kv->data, kv->bytes);
+    free(kv);
+}
+
+static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                  const int32_t *ids, int n)
+{
+    (void)be;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] >= 0)
+            num_decode(out.data + i * out.stride, table->type, mat_row(table, ids[i]), 0,
+                       table->cols);
+}
+
+void mt_cpu_objects(struct mt_ops *o)
+{
+    o->mat_new = mat_new;
+    o->mat_free = mat_free;
+    o->rows_new = rows_new;
+    o->rows_free = rows_free;
+    o->rows_put = rows_put;
+    o->rows_get = rows_get;
+    o->gather = gather;
+    o->kv_new = kv_new;
+    o->kv_free = kv_free;
+    o->embed = embed;
+}
+
+void mt_cpu_objects_free(struct mt_cpu *c)
+{
+    free(c->pick);
+    free(c->weight);
+    for (int i = 0; i < 2; i++) {
+        free(c->rope_row[i]);
+        free(c->rope[i]);
+    }
+}

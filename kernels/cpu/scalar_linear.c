@@ -1,0 +1,77 @@
+/*
+ * scalar_linear.c: the reference of act(x W^T + bias) + residual: each output is one sum in double,
+ * columns ascending. A few rows of x share the decoding of a piece of a weight row.
+ */
+#include "kernels/cpu/cpu.h"
+
+#define ROWS 16  /* rows of x that share a decoded piece */
+#define COLS 256 /* columns in a piece */
+
+struct job {
+    struct mt_rows out, x, residual;
+    const struct mt_mat *w, *bias;
+    enum mt_act act;
+    int n;
+};
+
+static double activate(enum mt_act act, double v)
+{
+    switch (act) {
+    case MT_ACT_NONE:
+        return v;
+    case MT_ACT_GELU:
+        return 0.5 * v * (1 + erf(v * M_SQRT1_2));
+    case MT_ACT_RELU:
+        return v < 0 ? 0 : v;
+    case MT_ACT_SILU:
+        return v / (1 + exp(-v));
+    }
+    return v;
+}
+
+static void run(void *arg, int thread, int threads)
+{
+    const struct job *j = arg;
+    int64_t end = par_begin(j->w->rows, thread + 1, threads), cols = j->w->cols;
+    float piece[COLS];
+
+    for (int64_t o = par_begin(j->w->rows, thread, threads); o < end; o++) {
+        for (int r0 = 0; r0 < j->n; r0 += ROWS) {
+            int nr = j->n - r0 < ROWS ? j->n - r0 : ROWS;
+            double sum[ROWS] = {0};
+
+            for (int64_t k0 = 0; k0 < cols; k0 += COLS) {
+                int nk = cols - k0 < COLS ? (int)(cols - k0) : COLS;
+
+                num_decode(piece, j->w->type, mat_row(j->w, o), k0, nk);
+                for (int r = 0; r < nr; r++) {
+                    const float *x = j->x.data + (r0 + r) * j->x.stride + k0;
+
+                    for (int k = 0; k < nk; k++)
+                        sum[r] += (double)x[k] * piece[k];
+                }
+            }
+            for (int r = 0; r < nr; r++) {
+                double v = activate(j->act, sum[r] + (j->bias ? j->bias->vec[o] : 0));
+
+                if (j->residual.data)
+                    v += j->residual.data[(r0 + r) * j->residual.stride + o];
+                j->out.data[(r0 + r) * j->out.stride + o] = (float)v;
+            }
+        }
+    }
+}
+
+static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                   struct mt_rows residual, int n)
+{
+    struct job j = {out, x, residual, w, bias, act, n};
+
+    mt_par(mt_par_threads(cpu_of(be), w->rows, w->cols * n), run, &j);
+}
+
+void mt_scalar_linear(struct mt_ops *o)
+{
+    o->linear = linear;
+}

@@ -1,0 +1,91 @@
+/*
+ * scalar_rope.c: rotary positions and appending to the cache: the reference, which forms every
+ * angle anew in f64, and the tables from which the fast tiers take the same numbers.
+ */
+#include "kernels/cpu/cpu.h"
+
+double mt_rope_angle(double base, int64_t pos, int i, int head_dim)
+{
+    return (double)pos * pow(base, -2.0 * i / head_dim);
+}
+
+const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
+                           int head_dim)
+{
+    struct mt_rope_row *have = &c->rope_row[which][row];
+    float *tab = c->rope[which] + row * c->head_dim;
+    int half = head_dim / 2;
+
+    if (have->head_dim == head_dim && have->pos == pos && have->base == base)
+        return tab;
+    for (int i = 0; i < half; i++) {
+        double angle = mt_rope_angle(base, pos, i, head_dim);
+
+        tab[i] = (float)cos(angle);
+        tab[half + i] = (float)sin(angle);
+    }
+    *have = (struct mt_rope_row){base, pos, head_dim};
+    return tab;
+}
+
+static void rotate(float *dst, const float *src, double base, int64_t pos, int heads, int head_dim)
+{
+    int half = head_dim / 2;
+
+    for (int i = 0; i < half; i++) {
+        double angle = mt_rope_angle(base, pos, i, head_dim);
+        float c = (float)cos(angle), s = (float)sin(angle);
+
+        for (int h = 0; h < heads; h++) {
+            float a = src[h * head_dim + i], b = src[h * head_dim + half + i];
+
+            dst[h * head_dim + i] = a * c - b * s;
+            dst[h * head_dim + half + i] = b * c + a * s;
+        }
+    }
+}
+
+static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, int v,
+                   const float *x)
+{
+    for (int h = 0; h < kv->s.kv_heads; h++) {
+        float scale = 0;
+
+        num_encode(kv_at(kv, layer, block, v, h, slot), &scale, kv->s.type, x + h * kv->s.head_dim,
+                   kv->s.head_dim);
+        if (kv->s.type == MT_INT8)
+            memcpy(kv_scale_at(kv, layer, block, v, h, slot), &scale, sizeof(scale));
+    }
+}
+
+static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+                        const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
+                        struct mt_rows k, struct mt_rows v)
+{
+    int hd = kv->s.head_dim, heads = q.width / hd;
+
+    (void)be;
+    for (int i = 0; i < b->n_runs; i++) {
+        const struct mt_run *run = &b->runs[i];
+
+        for (int64_t r = 0; r < run->n; r++) {
+            int64_t row = run->row + r, pos = run->index + r;
+            float *qr = q.data + row * q.stride, *kr = k.data + row * k.stride;
+            int slot;
+            int32_t block = view_block(&run->view, kv->s.block_tokens, pos, &slot);
+
+            if (view_has_q_sink(&run->view))
+                rotate(q_sink.data + row * q_sink.stride, qr, rope_base,
+                       view_sink_pos(&run->view, pos), heads, hd);
+            rotate(qr, qr, rope_base, pos, heads, hd);
+            rotate(kr, kr, rope_base, pos, kv->s.kv_heads, hd);
+            append(kv, layer, block, slot, 0, kr);
+            append(kv, layer, block, slot, 1, v.data + row * v.stride);
+        }
+    }
+}
+
+void mt_scalar_rope(struct mt_ops *o)
+{
+    o->rope_append = rope_append;
+}

@@ -1,0 +1,374 @@
+/*
+ * engine.c: the engine from outside: its memory plan, admission, audio in, and leaving. What happens
+ * between is in scheduler.c.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/session.h"
+
+void mt_engine_defaults(struct mt_engine_opts *o)
+{
+    *o = (struct mt_engine_opts){
+        .kv_type = MT_BF16,
+        .block_tokens = 16,
+        .mode = MT_MODE_TURN,
+        .answer_tokens = 16,
+        .step_tokens = 512,
+        .max_sessions = 256,
+        .idle_ns = 0,
+        .seed = 1,
+        .backlog = 4,
+    };
+}
+
+void mt_session_defaults(struct mt_session_opts *o)
+{
+    *o = (struct mt_session_opts){.top_p = 1};
+}
+
+/* ---- the plan ---- */
+
+static int plan_frame(struct mt_engine *eng, struct mt_err *e)
+{
+    const struct mt_model_info *i = mt_model_info(eng->m);
+    struct mt_engine_plan *p = &eng->plan;
+    double samples = i->beat_samples;
+
+    if (eng->opts.frame_ns)
+        samples = (double)eng->opts.frame_ns * i->sample_rate_hz / 1e9;
+    if (samples > 120.0 * i->sample_rate_hz)
+        return mt_err_set(e, -EINVAL, "--frame: %.0f s is above 120 s", samples / i->sample_rate_hz);
+    p->frame_samples = llround(samples);
+    if (fabs(samples - (double)p->frame_samples) > 1e-6 || p->frame_samples < i->frame_min ||
+        p->frame_samples % i->frame_step)
+        return mt_err_set(e, -EINVAL, "--frame: %.1f ms is not a multiple of %.0f ms from %.0f ms on",
+                          1e3 * samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
+                          1e3 * i->frame_min / i->sample_rate_hz);
+    p->lookahead_samples = i->lookahead_samples;
+    p->frame_s = samples / i->sample_rate_hz;
+    if (!eng->opts.deadline_ns)
+        eng->opts.deadline_ns = llround(p->frame_s * 1e9);
+    p->deadline_s = (double)eng->opts.deadline_ns / 1e9;
+    return 0;
+}
+
+/* What a session with the server's own prompt and policy costs. */
+static int plan_memory(struct mt_engine *eng, struct mt_err *e)
+{
+    const struct mt_engine_opts *o = &eng->opts;
+    struct mt_kv_shape shape = mt_model_kv_shape(eng->m, o->block_tokens, o->kv_type);
+    struct mt_engine_plan *p = &eng->plan;
+    struct mt_session_opts so;
+    struct session *s;
+    int64_t shared = 0, bt = o->block_tokens;
+    int rc;
+
+    p->block_bytes = mt_kv_block_bytes(&shape);
+    p->pool_blocks = o->pool_blocks;
+    if (p->pool_blocks < 1 || p->pool_blocks > INT64_MAX / p->block_bytes)
+        return mt_err_set(e, -EINVAL, "--pool: %lld blocks of %lld bytes", (long long)p->pool_blocks,
+                          (long long)p->block_bytes);
+    p->pool_bytes = p->pool_blocks * p->block_bytes;
+    p->step_max = 1; /* until the layout is known; a session's table is sized again at admission */
+    mt_session_defaults(&so);
+    if ((rc = mt_session_new(&s, eng, &so, e)) < 0)
+        return rc;
+    int64_t rows = mt_ear_rows_max(eng->m, (int)p->frame_samples);
+    int64_t prefill = s->layout.n_before + s->layout.n_after + s->layout.n_close + 1 + rows;
+    p->step_max = prefill < o->step_tokens ? prefill : o->step_tokens;
+    p->frame_tokens = mt_session_frame_tokens(s, eng);
+    if (o->policy.bounded) {
+        p->blocks_per_session =
+            mt_policy_blocks(s->policy.window, s->policy.sinks, o->block_tokens, p->step_max);
+        if (s->policy.sinks <= s->layout.n_open)
+            shared = (s->policy.sinks + bt - 1) / bt;
+    } else {
+        int64_t first = s->layout.n_open + p->frame_tokens;
+        p->blocks_per_session = (first + bt - 1) / bt;
+    }
+    p->n_mem = (p->pool_blocks - shared) / (p->blocks_per_session - shared);
+    p->kv_bytes_session = p->blocks_per_session * p->block_bytes;
+    p->audio_bytes_session = mt_ear_bytes(eng->m, (int)p->frame_samples, o->backlog);
+    p->state_bytes_session =
+        (int64_t)sizeof(*s) + (int64_t)s->cap_text + 4 * (int64_t)(s->cap_feed + s->opts.answer_tokens) +
+        8 * (int64_t)s->due_cap + 4 * p->blocks_per_session;
+    mt_session_free(&s, eng);
+    if (p->pool_blocks < p->blocks_per_session)
+        return mt_err_set(e, -ENOSPC,
+                          "not one session fits: it needs %lld blocks of %lld tokens (%lld bytes), the pool "
+                          "has %lld blocks (%lld bytes)",
+                          (long long)p->blocks_per_session, (long long)bt,
+                          (long long)p->kv_bytes_session, (long long)p->pool_blocks,
+                          (long long)p->pool_bytes);
+    return 0;
+}
+
+static int check_options(const struct mt_engine_opts *o, struct mt_err *e)
+{
+    if (o->block_tokens < 1 || o->block_tokens > 1024)
+        return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
+    if (o->answer_tokens < 1 || o->answer_tokens > 65536)
+        return mt_err_set(e, -EINVAL, "--answer-tokens: %d is not in 1..65536", o->answer_tokens);
+    if (o->step_tokens < 1 || o->step_tokens > 65536)
+        return mt_err_set(e, -EINVAL, "--step-tokens: %d is not in 1..65536", o->step_tokens);
+    if (o->max_sessions < 1 || o->max_sessions > 65536)
+        return mt_err_set(e, -EINVAL, "--max-sessions: %d is not in 1..65536", o->max_sessions);
+    if (o->backlog < 1 || o->backlog > 1024)
+        return mt_err_set(e, -EINVAL, "backlog: %d is not in 1..1024", o->backlog);
+    if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
+        return mt_err_set(e, -EINVAL, "--kv: window=%lld is above %d", (long long)o->policy.window,
+                          INT32_MAX / 2);
+    return 0;
+}
+
+static int allocate(struct mt_engine *eng)
+{
+    size_t n = (size_t)eng->opts.max_sessions, rows = (size_t)eng->opts.step_tokens;
+
+    eng->session = calloc(n, sizeof(*eng->session));
+    eng->order = calloc(n, sizeof(struct session *));
+    eng->runs = calloc(n, sizeof(*eng->runs));
+    eng->audio = calloc(n, sizeof(*eng->audio));
+    eng->want_of = calloc(n, sizeof(*eng->want_of));
+    eng->ears = calloc(n, sizeof(*eng->ears));
+    eng->ids = calloc(rows, sizeof(*eng->ids));
+    eng->want = calloc(n, sizeof(*eng->want));
+    eng->sampled = calloc(n, sizeof(*eng->sampled));
+    eng->params = calloc(n, sizeof(*eng->params));
+    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->ears &&
+                   eng->ids && eng->want && eng->sampled && eng->params
+               ? 0
+               : -ENOMEM;
+}
+
+static int longest_token(const struct mt_tokenizer *t)
+{
+    size_t longest = 0, len;
+
+    for (int32_t id = 0; id < mt_tokenizer_size(t); id++) {
+        mt_tokenizer_bytes(t, id, &len);
+        longest = len > longest ? len : longest;
+    }
+    return (int)longest;
+}
+
+int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_engine_opts *o,
+                  struct mt_clock *clock, struct mt_err *e)
+{
+    struct mt_engine *eng = calloc(1, sizeof(*eng));
+    int rc;
+
+    *out = NULL;
+    if (!eng)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    eng->m = m;
+    eng->be = mt_model_backend(m);
+    eng->clock = clock;
+    eng->opts = *o;
+    eng->t_start = clock->now_ns(clock);
+    eng->cap = o->max_sessions;
+    if ((rc = check_options(o, e)) < 0)
+        goto fail;
+    if (o->system && !(eng->system = strdup(o->system))) {
+        rc = mt_err_set(e, -ENOMEM, "out of memory");
+        goto fail;
+    }
+    eng->opts.system = eng->system;
+    if (mt_model_tokenizer(m))
+        eng->token_bytes = longest_token(mt_model_tokenizer(m));
+    if ((rc = mt_pool_new(&eng->pool, o->pool_blocks)) < 0) {
+        mt_err_set(e, rc, "--pool: %lld blocks are too many", (long long)o->pool_blocks);
+        goto fail;
+    }
+    if ((rc = plan_frame(eng, e)) < 0 || (rc = plan_memory(eng, e)) < 0)
+        goto fail;
+    struct mt_kv_shape shape = mt_model_kv_shape(m, o->block_tokens, o->kv_type);
+    if ((rc = eng->be->ops->kv_new(eng->be, &eng->kv, &shape, o->pool_blocks)) < 0 ||
+        (rc = allocate(eng)) < 0) {
+        mt_err_set(e, rc, "no memory for a pool of %lld bytes", (long long)eng->plan.pool_bytes);
+        goto fail;
+    }
+    *out = eng;
+    return 0;
+fail:
+    mt_engine_free(&eng);
+    return rc;
+}
+
+void mt_engine_free(struct mt_engine **peng)
+{
+    struct mt_engine *eng = *peng;
+
+    if (!eng)
+        return;
+    for (int i = 0; i < eng->n; i++)
+        mt_session_free(&eng->session[i], eng);
+    if (eng->kv)
+        eng->be->ops->kv_free(eng->be, eng->kv);
+    mt_pool_free(&eng->pool);
+    free(eng->system);
+    free(eng->session);
+    free(eng->order);
+    free(eng->runs);
+    free(eng->audio);
+    free(eng->want_of);
+    free(eng->ears);
+    free(eng->ids);
+    free(eng->want);
+    free(eng->sampled);
+    free(eng->params);
+    free(eng);
+    *peng = NULL;
+}
+
+const struct mt_engine_plan *mt_engine_plan(const struct mt_engine *eng)
+{
+    return &eng->plan;
+}
+
+const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
+{
+    return &eng->opts;
+}
+
+/* ---- admission ---- */
+
+/* Nobody knows how long calls last: one frame for each session that is ahead, at least a second. */
+static double retry_hint(const struct mt_engine *eng)
+{
+    return eng->plan.frame_s > 1 ? eng->plan.frame_s : 1;
+}
+
+static int refuse(struct mt_engine *eng, const char *why, const char **reason, double *retry_s)
+{
+    eng->stats.refused++;
+    *reason = why;
+    *retry_s = retry_hint(eng);
+    return -EAGAIN;
+}
+
+int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session,
+                   const char **reason, double *retry_s, struct mt_err *e)
+{
+    struct session *s;
+    int rc;
+
+    if (eng->draining)
+        return refuse(eng, "drain", reason, retry_s);
+    if (eng->n >= eng->cap || eng->n >= eng->opts.max_sessions)
+        return refuse(eng, "limit", reason, retry_s);
+    if ((rc = mt_session_new(&s, eng, o, e)) < 0)
+        return rc;
+    if (mt_session_reserve(s, eng) < 0) {
+        mt_session_free(&s, eng);
+        return refuse(eng, "memory", reason, retry_s);
+    }
+    s->id = ++eng->next_id;
+    s->heard_ns = eng->clock->now_ns(eng->clock);
+    eng->session[eng->n++] = s;
+    *session = s->id;
+    return 0;
+}
+
+void mt_engine_set_cap(struct mt_engine *eng, int cap)
+{
+    eng->cap = cap;
+}
+
+void mt_engine_drain(struct mt_engine *eng)
+{
+    eng->draining = true;
+}
+
+/* ---- audio in ---- */
+
+static struct session *find(const struct mt_engine *eng, int64_t id)
+{
+    for (int i = 0; i < eng->n; i++)
+        if (eng->session[i]->id == id)
+            return eng->session[i];
+    return NULL;
+}
+
+/* Frames that became complete are due from the moment their last sample arrived. */
+static void stamp(struct session *s, int64_t t_ns)
+{
+    int64_t complete = s->taken + mt_ear_frames(s->ear);
+
+    for (; s->completed < complete; s->completed++)
+        s->due_ns[s->completed % s->due_cap] = t_ns;
+}
+
+/* A live session's oldest frame that nothing was computed for makes room. */
+static void drop_oldest(struct mt_engine *eng, struct session *s)
+{
+    mt_ear_skip(s->ear);
+    s->taken++;
+    if (s->phase == PHASE_ENCODE)
+        mt_engine_record(eng, s, MT_DROPPED, "backlog", false);
+    else
+        mt_engine_record_unbegun(eng, s, MT_DROPPED, "backlog");
+}
+
+int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n,
+                        int64_t t_ns)
+{
+    struct session *s = find(eng, session);
+    int64_t got = 0;
+
+    if (!s)
+        return -ENOENT;
+    if (s->ended)
+        return -EINVAL;
+    s->heard_ns = t_ns;
+    for (;;) {
+        got += mt_ear_push(s->ear, pcm + got, n - got);
+        stamp(s, t_ns);
+        if (got == n || !s->opts.live || mt_ear_frames(s->ear) < 1)
+            return got;
+        drop_oldest(eng, s);
+    }
+}
+
+int64_t mt_engine_room(struct mt_engine *eng, int64_t session)
+{
+    struct session *s = find(eng, session);
+
+    return s ? mt_ear_room(s->ear) : 0;
+}
+
+int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns)
+{
+    struct session *s = find(eng, session);
+
+    if (!s)
+        return -ENOENT;
+    s->ended = true;
+    mt_ear_end(s->ear);
+    stamp(s, t_ns);
+    return 0;
+}
+
+void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
+{
+    for (int i = 0; i < eng->n; i++) {
+        struct session *s = eng->session[i];
+        if (s->id != session)
+            continue;
+        if (s->phase != PHASE_IDLE)
+            mt_engine_record(eng, s, MT_DROPPED, reason, false);
+        while (s->begun < s->completed)
+            mt_engine_record_unbegun(eng, s, MT_DROPPED, reason);
+        int64_t frames = s->begun;
+        memmove(eng->session + i, eng->session + i + 1,
+                (size_t)(eng->n - i - 1) * sizeof(*eng->session));
+        eng->n--;
+        mt_session_free(&s, eng);
+        if (eng->opts.events.closed)
+            eng->opts.events.closed(eng->opts.events.ctx, session, reason, frames);
+        return;
+    }
+}

@@ -1,0 +1,353 @@
+/*
+ * scheduler.c: one pass over all sessions with work, earliest deadline first: begin frames that are
+ * complete, encode some, run one ragged step of prefill and decoding, answer what is done.
+ *
+ * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks of
+ * the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/session.h"
+
+/* Sessions encoded in one pass: more wait for the next, so that decoding goes on in between. */
+enum { ENCODE_AT_ONCE = 8 };
+
+static int64_t now(const struct mt_engine *eng)
+{
+    return eng->clock->now_ns(eng->clock);
+}
+
+static double ms(int64_t ns)
+{
+    return (double)ns / 1e6;
+}
+
+/* ---- records ---- */
+
+static void emit(struct mt_engine *eng, struct session *s, struct mt_record *r, int64_t t, int64_t t_due)
+{
+    r->session = s->id;
+    r->t_s = (double)(t - eng->t_start) / 1e9;
+    r->latency_ms = ms(t - t_due);
+    r->deadline_ms = ms(eng->opts.deadline_ns);
+    r->kv_tokens = mt_session_kv_tokens(s);
+    r->pool = (double)mt_pool_used(eng->pool) / (double)mt_pool_size(eng->pool);
+    r->sessions = eng->n;
+    r->cap = eng->cap;
+    if (r->status == MT_STALLED && eng->opts.silent_stall) {
+        r->status = MT_OK; /* the lie of the engines that --silent-stall models */
+        r->reason = NULL;
+        eng->stats.untruthful++;
+    }
+    eng->stats.frames[r->status]++;
+    eng->stats.tokens_in += r->tokens_in;
+    eng->stats.tokens_out += r->tokens_out;
+    mt_hist_add(&eng->stats.latency, t - t_due);
+    if (eng->opts.events.frame)
+        eng->opts.events.frame(eng->opts.events.ctx, r);
+}
+
+void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status status,
+                      const char *reason, bool shortened)
+{
+    int64_t t = now(eng);
+    bool prefilled = s->phase == PHASE_DECODE, encoded = prefilled || s->phase == PHASE_PREFILL;
+    int64_t begin = encoded ? s->t_begin : t, enc = encoded ? s->t_encoded : t;
+    int64_t first = prefilled ? s->t_first : t;
+    struct mt_record r = {
+        .frame = s->frame,
+        .status = status,
+        .reason = reason,
+        .shortened = shortened,
+        .wait_ms = ms(begin - s->t_due),
+        .encode_ms = ms(enc - begin),
+        .prefill_ms = ms(first - enc),
+        .decode_ms = ms(t - first),
+        .tokens_in = encoded ? s->fed : 0,
+        .tokens_out = s->n_answer,
+        .text = s->text,
+        .tokens = s->answer,
+    };
+
+    s->text[s->n_text] = '\0';
+    s->phase = PHASE_IDLE;
+    emit(eng, s, &r, t, s->t_due);
+}
+
+void mt_engine_record_unbegun(struct mt_engine *eng, struct session *s, enum mt_status status,
+                              const char *reason)
+{
+    int64_t t = now(eng), due = s->due_ns[s->begun % s->due_cap];
+    struct mt_record r = {
+        .frame = s->begun++,
+        .status = status,
+        .reason = reason,
+        .wait_ms = ms(t - due),
+        .text = "",
+        .tokens = s->answer,
+    };
+
+    emit(eng, s, &r, t, due);
+}
+
+/* The answer is whole: an unbounded session gives back what its frame did not use. */
+static void finish(struct mt_engine *eng, struct session *s, bool shortened)
+{
+    bool late = now(eng) > s->t_deadline;
+
+    if (eng->opts.mode == MT_MODE_TURN) { /* the next turn's text begins afresh */
+        int n = mt_detok_flush(&s->detok, s->text + s->n_text, s->cap_text - s->n_text);
+        s->n_text += n > 0 ? (size_t)n : 0;
+    }
+    mt_session_fit(s, eng, s->len);
+    mt_engine_record(eng, s, late ? MT_LATE : MT_OK, late ? "deadline" : NULL, shortened);
+}
+
+/* ---- begin and encode ---- */
+
+static bool begin_frames(struct mt_engine *eng)
+{
+    bool any = false;
+
+    for (int i = 0; i < eng->n; i++) {
+        struct session *s = eng->session[i];
+        if (s->phase != PHASE_IDLE || s->begun == s->completed)
+            continue;
+        any = true;
+        int64_t open = s->len ? 0 : s->layout.n_open;
+        if (mt_session_fit(s, eng, s->len + open + mt_session_frame_tokens(s, eng)) < 0) {
+            mt_ear_skip(s->ear);
+            s->taken++;
+            mt_engine_record_unbegun(eng, s, MT_STALLED, "memory");
+            continue;
+        }
+        s->frame = s->begun++;
+        s->t_due = s->due_ns[s->frame % s->due_cap];
+        s->t_deadline = s->t_due + eng->opts.deadline_ns;
+        s->n_answer = s->fed = 0;
+        s->n_text = 0;
+        s->phase = PHASE_ENCODE;
+    }
+    return any;
+}
+
+static int by_deadline(const void *a, const void *b)
+{
+    const struct session *x = *(struct session *const *)a, *y = *(struct session *const *)b;
+
+    if (x->t_deadline != y->t_deadline)
+        return x->t_deadline < y->t_deadline ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int collect(struct mt_engine *eng)
+{
+    int n = 0;
+
+    for (int i = 0; i < eng->n; i++)
+        if (eng->session[i]->phase != PHASE_IDLE)
+            eng->order[n++] = eng->session[i];
+    qsort(eng->order, (size_t)n, sizeof(struct session *), by_deadline);
+    return n;
+}
+
+static void encode(struct mt_engine *eng, int n)
+{
+    struct session *batch[ENCODE_AT_ONCE];
+    int k = 0, rows;
+
+    for (int i = 0; i < n && k < ENCODE_AT_ONCE; i++)
+        if (eng->order[i]->phase == PHASE_ENCODE) {
+            eng->ears[k] = eng->order[i]->ear;
+            batch[k++] = eng->order[i];
+        }
+    if (k == 0)
+        return;
+    int64_t t0 = now(eng);
+    int rc = mt_model_encode(eng->m, eng->ears, k);
+    int64_t t1 = now(eng);
+    for (int i = 0; i < k; i++) {
+        struct session *s = batch[i];
+        s->taken++;
+        s->t_begin = t0;
+        s->t_encoded = t1;
+        if (rc < 0) {
+            mt_engine_record(eng, s, MT_FAILED, "encoder", false);
+            continue;
+        }
+        mt_ear_rows(s->ear, &rows);
+        mt_session_feed(s, rows);
+        s->phase = PHASE_PREFILL;
+    }
+}
+
+/* ---- a step ---- */
+
+struct plan {
+    int rows, runs, audio, want;
+};
+
+/* Put n tokens of the feed into the step; the last one of a feed wants logits. */
+static void add_prefill(struct mt_engine *eng, struct plan *p, struct session *s, int n)
+{
+    int from = s->fed, to = s->fed + n;
+    int a = from > s->audio_at ? from : s->audio_at;
+    int b = to < s->audio_at + s->audio_rows ? to : s->audio_at + s->audio_rows;
+
+    memcpy(eng->ids + p->rows, s->feed + from, (size_t)n * sizeof(*eng->ids));
+    if (b > a) {
+        int rows;
+        eng->audio[p->audio++] =
+            (struct mt_audio_rows){p->rows + a - from, b - a,
+                                   mt_rows_from(mt_ear_rows(s->ear, &rows), a - s->audio_at)};
+    }
+    eng->runs[p->runs++] = (struct mt_run){p->rows, n, s->len, mt_session_view(s)};
+    p->rows += n;
+    s->fed += n;
+    s->len += n;
+    if (s->fed == s->n_feed) {
+        eng->want[p->want] = p->rows - 1;
+        eng->want_of[p->want++] = s;
+    }
+}
+
+static void add_decode(struct mt_engine *eng, struct plan *p, struct session *s)
+{
+    eng->ids[p->rows] = s->pending;
+    eng->runs[p->runs++] = (struct mt_run){p->rows, 1, s->len, mt_session_view(s)};
+    eng->want[p->want] = p->rows++;
+    eng->want_of[p->want++] = s;
+    s->len++;
+}
+
+static struct plan plan_step(struct mt_engine *eng, int n)
+{
+    struct plan p = {0};
+    int budget = eng->opts.step_tokens, want_max = budget < eng->opts.max_sessions ? budget : eng->opts.max_sessions;
+
+    for (int i = 0; i < n && p.rows < budget; i++) {
+        struct session *s = eng->order[i];
+        if (s->phase == PHASE_DECODE && p.want < want_max) {
+            add_decode(eng, &p, s);
+        } else if (s->phase == PHASE_PREFILL) {
+            int left = s->n_feed - s->fed, room = budget - p.rows;
+            int take = left < (int)eng->plan.step_max ? left : (int)eng->plan.step_max;
+            take = take < room ? take : room;
+            if (take == left && p.want == want_max)
+                take--; /* its logits must wait for the next step */
+            if (take > 0)
+                add_prefill(eng, &p, s, take);
+        }
+    }
+    return p;
+}
+
+/* Would one more token of a live session make its answer late? Then what there is must do. */
+static bool must_shorten(const struct mt_engine *eng, const struct session *s, int64_t t)
+{
+    return s->opts.live && t + eng->last_step_ns > s->t_deadline;
+}
+
+static void sample(struct mt_engine *eng, struct mt_rows logits, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct session *s = eng->want_of[i];
+        eng->params[i] = (struct mt_sample){s->opts.temperature, s->opts.top_k, s->opts.top_p,
+                                            s->opts.seed, s->draws++};
+    }
+    eng->be->ops->sample(eng->be, logits, eng->params, eng->sampled, n);
+    int64_t t = now(eng);
+    for (int i = 0; i < n; i++) {
+        struct session *s = eng->want_of[i];
+        if (s->phase == PHASE_PREFILL) {
+            s->t_first = t;
+            s->phase = PHASE_DECODE;
+        }
+        if (mt_session_answer(s, eng, eng->sampled[i]))
+            finish(eng, s, false);
+        else if (must_shorten(eng, s, t))
+            finish(eng, s, true);
+    }
+}
+
+static void step(struct mt_engine *eng, int n)
+{
+    struct plan p = plan_step(eng, n);
+    struct mt_rows logits;
+
+    if (p.rows == 0)
+        return;
+    struct mt_step st = {
+        .batch = {p.rows, p.runs, eng->runs},
+        .ids = eng->ids,
+        .audio = eng->audio,
+        .n_audio = p.audio,
+        .want = eng->want,
+        .n_want = p.want,
+    };
+    int64_t t0 = now(eng);
+    /* Its only failure is a step beyond the sizes given at open, which plan_step keeps. */
+    mt_model_step(eng->m, eng->kv, &st, &logits);
+    sample(eng, logits, p.want);
+    eng->last_step_ns = now(eng) - t0;
+    eng->stats.steps++;
+    eng->stats.rows += p.rows;
+}
+
+/* ---- leaving ---- */
+
+static bool leave(struct mt_engine *eng)
+{
+    bool any = false;
+
+    for (int i = eng->n - 1; i >= 0; i--) {
+        struct session *s = eng->session[i];
+        bool busy = s->phase != PHASE_IDLE || s->begun < s->completed;
+        if (busy)
+            continue;
+        if (s->ended)
+            mt_engine_close(eng, s->id, "end");
+        else if (eng->opts.idle_ns && now(eng) - s->heard_ns > eng->opts.idle_ns)
+            mt_engine_close(eng, s->id, "idle");
+        else
+            continue;
+        any = true;
+    }
+    return any;
+}
+
+bool mt_engine_tick(struct mt_engine *eng)
+{
+    bool began = begin_frames(eng);
+    int n = collect(eng);
+
+    encode(eng, n);
+    step(eng, n);
+    return leave(eng) || began || n > 0;
+}
+
+void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out)
+{
+    int64_t t = now(eng), oldest = t;
+
+    *out = eng->stats;
+    for (int i = 0; i < eng->n; i++) {
+        const struct session *s = eng->session[i];
+        int in_work = s->phase != PHASE_IDLE;
+        out->pending += in_work + (int)(s->completed - s->begun);
+        if (in_work && s->t_due < oldest)
+            oldest = s->t_due;
+        else if (s->begun < s->completed && s->due_ns[s->begun % s->due_cap] < oldest)
+            oldest = s->due_ns[s->begun % s->due_cap];
+    }
+    out->t_s = (double)(t - eng->t_start) / 1e9;
+    out->sessions = eng->n;
+    out->cap = eng->cap;
+    out->oldest_ms = ms(t - oldest);
+    out->blocks = mt_pool_size(eng->pool);
+    out->blocks_used = mt_pool_used(eng->pool);
+    out->pool = (double)out->blocks_used / (double)out->blocks;
+    out->draining = eng->draining;
+}

@@ -1,0 +1,116 @@
+/*
+ * session.h: the engine's own view of sessions and of itself. Internal to lib/engine.
+ *
+ * A session's frame goes through phases: idle (its audio is not complete) -> encode (begun, memory is
+ * certain) -> prefill (feed[] is put into the cache) -> decode (one token a step) -> a record, idle.
+ */
+#ifndef MT_SESSION_H
+#define MT_SESSION_H
+
+#include "engine/engine.h"
+
+enum phase { PHASE_IDLE, PHASE_ENCODE, PHASE_PREFILL, PHASE_DECODE };
+
+/* Sink blocks that all sessions with the same first tokens use. */
+struct prefix {
+    struct prefix *next;
+    int32_t *ids; /* the n_ids = sinks first tokens */
+    int32_t *blocks;
+    int64_t sinks, n_blocks;
+    int refs;
+};
+
+struct session {
+    int64_t id;
+    struct mt_session_opts opts;
+    struct mt_layout layout;
+    struct mt_ear *ear;
+    struct mt_policy policy; /* with sinks as a number */
+    bool ended;              /* no more audio will come */
+    int64_t heard_ns;        /* when it last sent something */
+
+    /* The cache: a block table, as mt_kv_view reads it. */
+    int32_t *blocks;
+    int64_t n_blocks, cap_blocks;
+    struct prefix *prefix; /* whose blocks the table begins with, or NULL */
+    int32_t ring_blocks;
+    int64_t len; /* tokens fed so far: the index of the next one */
+
+    /* Frames: complete ones are stamped, begun in order. */
+    int64_t completed, begun, taken; /* taken: left the ear, encoded or skipped */
+    int64_t *due_ns;                 /* [due_cap], of frame k at k % due_cap */
+    int due_cap;
+
+    /* The frame in work. */
+    enum phase phase;
+    int64_t frame, t_due, t_deadline, t_begin, t_encoded, t_first;
+    int32_t *feed; /* ids, -1 where the audio rows go */
+    int n_feed, cap_feed, fed, audio_at, audio_rows;
+    int32_t pending; /* decoded and not fed, or -1 */
+    int32_t *answer;
+    int n_answer;
+    uint64_t draws;
+    struct mt_detok detok;
+    char *text;
+    size_t n_text, cap_text;
+};
+
+struct mt_engine {
+    struct mt_model *m;
+    struct mt_backend *be;
+    struct mt_kv *kv;
+    struct mt_pool *pool;
+    struct mt_clock *clock;
+    struct mt_engine_opts opts;
+    char *system; /* the copy that opts.system points to */
+    struct mt_engine_plan plan;
+    int64_t t_start, last_step_ns;
+    int64_t next_id;
+    int cap;
+    bool draining;
+    int32_t token_bytes; /* of the longest token */
+    struct prefix *prefixes;
+    struct session **session; /* [n], in order of admission */
+    int n;
+
+    /* Scratch of a tick: who is in work by deadline, and one step. */
+    struct session **order;
+    struct mt_run *runs;
+    struct mt_audio_rows *audio;
+    struct session **want_of;
+    struct mt_ear **ears;
+    int32_t *ids, *sampled;
+    int *want;
+    struct mt_sample *params;
+
+    struct mt_engine_stats stats;
+};
+
+/* Audio rows of one frame, markup around it, and its answer: what a frame adds at most. */
+int64_t mt_session_frame_tokens(const struct session *s, const struct mt_engine *eng);
+
+/* Make a session and its buffers; blocks are taken by the caller. -EINVAL with e. */
+int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_session_opts *o,
+                   struct mt_err *e);
+/* Gives its blocks back. */
+void mt_session_free(struct session **s, struct mt_engine *eng);
+
+/* Reserve a bounded session's blocks (all or none): 0 or -ENOSPC, -ENOMEM. */
+int mt_session_reserve(struct session *s, struct mt_engine *eng);
+/* Blocks of an unbounded session for `tokens` in all: more are taken (-ENOSPC), or the surplus given back. */
+int mt_session_fit(struct session *s, struct mt_engine *eng, int64_t tokens);
+
+/* Lay out the frame that begins: what is fed before the answer. Audio rows are put in once they are known. */
+void mt_session_feed(struct session *s, int audio_rows);
+struct mt_kv_view mt_session_view(const struct session *s);
+int64_t mt_session_kv_tokens(const struct session *s);
+/* A token was decoded: its text is added, it waits to be fed. True if it ends the answer. */
+bool mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token);
+
+/* Write the record of the frame in work, or of frame `frame` that never began, and count it. */
+void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status status,
+                      const char *reason, bool shortened);
+void mt_engine_record_unbegun(struct mt_engine *eng, struct session *s, enum mt_status status,
+                              const char *reason);
+
+#endif

@@ -1,0 +1,146 @@
+/*
+ * teacher.c: teacher forcing: given tokens and audio rows through a cache under a policy, log-probs of
+ * chosen positions out. The instrument behind mt-probe logits; it shares the model's step and the
+ * cache's layout with live sessions, so that what it measures is what they compute.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+enum { CHUNK = 64 };
+
+struct run {
+    struct mt_model *m;
+    struct mt_backend *be;
+    const struct mt_teacher *t;
+    struct mt_kv *kv;
+    int32_t *blocks;
+    struct mt_rows audio; /* [CHUNK, hidden] of the chunk */
+    float *row;
+    int64_t audio_used, at_used;
+};
+
+static int check(const struct run *r, struct mt_err *e)
+{
+    const struct mt_model_info *i = mt_model_info(r->m);
+    int64_t places = 0;
+
+    if (r->t->n < 1)
+        return mt_err_set(e, -EINVAL, "no tokens given");
+    for (int64_t k = 0; k < r->t->n; k++) {
+        if (r->t->ids[k] < 0 || r->t->ids[k] >= i->vocab)
+            return mt_err_set(e, -EINVAL, "token %d at position %lld is not in 0..%d", r->t->ids[k],
+                              (long long)k, i->vocab - 1);
+        places += r->t->ids[k] == i->audio_id;
+    }
+    if (places != r->t->n_audio)
+        return mt_err_set(e, -EPROTO,
+                          "%lld audio placeholders (token %d) in the tokens, but %lld rows of audio",
+                          (long long)places, i->audio_id, (long long)r->t->n_audio);
+    for (int64_t k = 0; k < r->t->n_at; k++)
+        if (r->t->at[k] < 0 || r->t->at[k] >= r->t->n)
+            return mt_err_set(e, -EINVAL, "position %lld is not in 0..%lld", (long long)r->t->at[k],
+                              (long long)r->t->n - 1);
+    return 0;
+}
+
+static int allocate(struct run *r)
+{
+    const struct mt_model_info *i = mt_model_info(r->m);
+    const struct mt_policy *p = &r->t->policy;
+    int64_t bt = r->t->block_tokens;
+    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, CHUNK) : (r->t->n + bt - 1) / bt;
+    struct mt_kv_shape shape = mt_model_kv_shape(r->m, (int)bt, r->t->kv_type);
+    int rc;
+
+    if ((rc = r->be->ops->kv_new(r->be, &r->kv, &shape, n)) < 0 ||
+        (rc = r->be->ops->rows_new(r->be, &r->audio, CHUNK, i->hidden)) < 0)
+        return rc;
+    r->blocks = malloc(mt_mul((size_t)n, sizeof(*r->blocks)));
+    r->row = malloc(mt_mul((size_t)i->vocab, sizeof(*r->row)));
+    if (!r->blocks || !r->row)
+        return -ENOMEM;
+    for (int64_t k = 0; k < n; k++)
+        r->blocks[k] = (int32_t)k;
+    return 0;
+}
+
+/* Logits to log-probs, in place; the sum in f64. */
+static void log_softmax(float *x, int n)
+{
+    double sum = 0, most = -INFINITY;
+
+    for (int i = 0; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    for (int i = 0; i < n; i++)
+        sum += exp(x[i] - most);
+    for (int i = 0; i < n; i++)
+        x[i] = (float)(x[i] - most - log(sum));
+}
+
+static struct mt_kv_view view(const struct run *r)
+{
+    const struct mt_policy *p = &r->t->policy;
+    int64_t bt = r->t->block_tokens;
+
+    return (struct mt_kv_view){
+        .blocks = r->blocks,
+        .sinks = p->bounded ? (int)p->sinks : 0,
+        .ring_blocks = p->bounded ? (int)((p->window + CHUNK - 1 + bt - 1) / bt) : INT32_MAX,
+        .window = p->bounded ? p->window : INT64_MAX,
+        .rope_absolute = p->rope_absolute,
+    };
+}
+
+static int run_chunk(struct run *r, int64_t from, int n)
+{
+    const struct mt_teacher *t = r->t;
+    const struct mt_model_info *i = mt_model_info(r->m);
+    struct mt_run one = {0, n, from, view(r)};
+    struct mt_audio_rows audio[CHUNK];
+    int32_t ids[CHUNK];
+    int want[CHUNK], n_want = 0, n_audio = 0, rc;
+    struct mt_rows logits;
+
+    for (int k = 0; k < n; k++) {
+        ids[k] = t->ids[from + k];
+        if (ids[k] == i->audio_id) {
+            struct mt_rows at = mt_rows_from(r->audio, n_audio);
+            r->be->ops->rows_put(r->be, at, t->audio + r->audio_used++ * i->hidden, 1);
+            audio[n_audio++] = (struct mt_audio_rows){k, 1, at};
+            ids[k] = -1;
+        }
+        if (r->at_used + n_want < t->n_at && t->at[r->at_used + n_want] == from + k)
+            want[n_want++] = k;
+    }
+    struct mt_step st = {{n, 1, &one}, ids, audio, n_audio, want, n_want};
+    if ((rc = mt_model_step(r->m, r->kv, &st, &logits)) < 0)
+        return rc;
+    for (int k = 0; k < n_want && rc == 0; k++) {
+        r->be->ops->rows_get(r->be, r->row, mt_rows_from(logits, k), 1);
+        log_softmax(r->row, i->vocab);
+        rc = t->row(t->ctx, t->at[r->at_used++], r->row, i->vocab);
+    }
+    return rc;
+}
+
+int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e)
+{
+    struct run r = {.m = m, .be = mt_model_backend(m), .t = t};
+    int rc = check(&r, e);
+
+    if (rc == 0 && (rc = allocate(&r)) < 0)
+        mt_err_set(e, rc, "no memory for a cache of %lld tokens", (long long)t->n);
+    for (int64_t from = 0; rc == 0 && from < t->n; from += CHUNK)
+        rc = run_chunk(&r, from, (int)(t->n - from < CHUNK ? t->n - from : CHUNK));
+    if (r.kv)
+        r.be->ops->kv_free(r.be, r.kv);
+    if (r.audio.data)
+        r.be->ops->rows_free(r.be, &r.audio);
+    free(r.blocks);
+    free(r.row);
+    return rc;
+}

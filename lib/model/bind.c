@@ -1,0 +1,113 @@
+/*
+ * bind.c: names and shapes to weights, and checked fields of a config.json.
+ */
+#include "model/bind.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, const char *fmt,
+                           va_list ap)
+{
+    char name[160];
+    struct mt_bytes bytes;
+    struct mt_mat *m = NULL;
+    int rc;
+
+    if (b->rc < 0)
+        return NULL;
+    vsnprintf(name, sizeof(name), fmt, ap);
+    rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
+    if (rc == 0) {
+        rc = b->be->ops->mat_new(b->be, &m, &bytes);
+        if (rc < 0)
+            mt_err_set(b->e, rc, "tensor '%s': %s", name,
+                       rc == -ENOMEM ? "out of memory" : "a type that the backend can't hold");
+    }
+    b->rc = rc;
+    return m;
+}
+
+struct mt_mat *mt_bind_vector(struct mt_binder *b, int64_t n, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 1, (const int64_t[]){n}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                            const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 3, (const int64_t[]){out, in, kernel}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+void mt_unbind(struct mt_backend *be, struct mt_mat **m)
+{
+    if (*m)
+        be->ops->mat_free(be, *m);
+    *m = NULL;
+}
+
+struct mt_rows mt_bind_rows(struct mt_binder *b, int64_t n, int width)
+{
+    struct mt_rows r = MT_NO_ROWS;
+
+    if (b->rc < 0)
+        return r;
+    b->rc = b->be->ops->rows_new(b->be, &r, n, width);
+    if (b->rc < 0)
+        mt_err_set(b->e, b->rc, "no memory for activations of %lld rows of %d", (long long)n, width);
+    return r;
+}
+
+int mt_config_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi,
+                  int64_t fallback, int64_t *out, struct mt_err *e)
+{
+    const json_t *v = json_object_get(o, key);
+
+    if ((!v || json_is_null(v)) && fallback != MT_NEED) {
+        *out = fallback;
+        return 0;
+    }
+    if (!v)
+        return mt_err_set(e, -EPROTO, "%s.%s is missing (expected an integer in %lld..%lld)", where,
+                          key, (long long)lo, (long long)hi);
+    if (!json_is_integer(v) || json_integer_value(v) < lo || json_integer_value(v) > hi)
+        return mt_err_set(e, -EPROTO, "%s.%s is not an integer in %lld..%lld", where, key,
+                          (long long)lo, (long long)hi);
+    *out = json_integer_value(v);
+    return 0;
+}
+
+int mt_config_real(const json_t *o, const char *where, const char *key, double lo, double hi,
+                   double fallback, double *out, struct mt_err *e)
+{
+    const json_t *v = json_object_get(o, key);
+
+    if (!v || json_is_null(v)) {
+        *out = fallback;
+        return 0;
+    }
+    double x = json_number_value(v);
+    if (!json_is_number(v) || !(x >= lo && x <= hi))
+        return mt_err_set(e, -EPROTO, "%s.%s is not a number in %g..%g", where, key, lo, hi);
+    *out = x;
+    return 0;
+}

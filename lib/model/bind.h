@@ -1,0 +1,42 @@
+/*
+ * bind.h: from a tensor's name and shape to a weight of the backend, for the files of the families.
+ * Internal to lib/model.
+ */
+#ifndef MT_BIND_H
+#define MT_BIND_H
+
+#include "model/model.h"
+
+/*
+ * A run of tensors that share a source and a destination. The first failure sticks in rc, so that a
+ * family can bind a whole model and look once.
+ */
+struct mt_binder {
+    struct mt_weights *w;
+    struct mt_backend *be;
+    struct mt_err *e;
+    int rc;
+};
+
+/* Names are printf-style; dims as in the file. NULL after a failure. Free with mt_unbind. */
+struct mt_mat *mt_bind_vector(struct mt_binder *b, int64_t n, const char *fmt, ...) MT_PRINTF(3, 4);
+struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+    MT_PRINTF(4, 5);
+struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                            const char *fmt, ...) MT_PRINTF(5, 6);
+void mt_unbind(struct mt_backend *be, struct mt_mat **m);
+
+/* Activations, with the same stickiness. */
+struct mt_rows mt_bind_rows(struct mt_binder *b, int64_t n, int width);
+
+/*
+ * Fields of a config.json object, checked: 0, or -EPROTO naming "WHERE.KEY" and the range. A missing
+ * key takes `fallback` where that is not MT_NEED.
+ */
+#define MT_NEED INT64_MIN
+int mt_config_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi,
+                  int64_t fallback, int64_t *out, struct mt_err *e);
+int mt_config_real(const json_t *o, const char *where, const char *key, double lo, double hi,
+                   double fallback, double *out, struct mt_err *e);
+
+#endif

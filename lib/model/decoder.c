@@ -1,0 +1,229 @@
+/*
+ * decoder.c: the Qwen-type text model as a forward pass over the operations table:
+ *
+ *   x = embed(ids), audio rows in their places
+ *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x)
+ *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x)
+ *   logits = head rms_norm(x)                                    only of the rows that want them
+ *
+ * Equations: models.md 2.1, 2.2, 4.2 (Qwen2.5-Omni's thinker).
+ */
+#include "model/decoder.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/bind.h"
+
+/* rope_theta lies beside the sizes in released files, in rope_parameters in files of transformers 5. */
+static int parse_rope(const json_t *text, const char *where, struct mt_decoder_config *c,
+                      struct mt_err *e)
+{
+    const json_t *params = json_object_get(text, "rope_parameters");
+    const json_t *scaling = json_object_get(text, "rope_scaling");
+    const json_t *from = json_is_object(params) ? params : text;
+    const json_t *kind = json_object_get(json_is_object(params) ? params : scaling, "rope_type");
+    int rc;
+
+    if ((rc = mt_config_real(from, where, "rope_theta", 1.0, 1e12, 1e6, &c->rope_base, e)) < 0)
+        return rc;
+    if (!kind)
+        kind = json_object_get(json_is_object(params) ? params : scaling, "type");
+    const char *word = json_string_value(kind);
+    if (word && strcmp(word, "default") != 0 && strcmp(word, "mrope") != 0)
+        return mt_err_set(e, -ENOTSUP, "%s: rope type '%s' is not supported (default, mrope)", where,
+                          word);
+    return 0;
+}
+
+int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_decoder_config *out,
+                            struct mt_err *e)
+{
+    struct mt_decoder_config c = {0};
+    int64_t v[8];
+    double eps;
+    int rc;
+
+    if (!json_is_object(text))
+        return mt_err_set(e, -EPROTO, "%s is not an object", where);
+    if ((rc = mt_config_int(text, where, "vocab_size", 1, 1 << 24, MT_NEED, &v[0], e)) < 0 ||
+        (rc = mt_config_int(text, where, "hidden_size", 2, 1 << 17, MT_NEED, &v[1], e)) < 0 ||
+        (rc = mt_config_int(text, where, "num_hidden_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
+        (rc = mt_config_int(text, where, "num_attention_heads", 1, 4096, MT_NEED, &v[3], e)) < 0 ||
+        (rc = mt_config_int(text, where, "num_key_value_heads", 1, 4096, v[3], &v[4], e)) < 0 ||
+        (rc = mt_config_int(text, where, "head_dim", 2, 1024, v[1] / v[3], &v[5], e)) < 0 ||
+        (rc = mt_config_int(text, where, "intermediate_size", 1, 1 << 20, MT_NEED, &v[6], e)) < 0 ||
+        (rc = mt_config_int(text, where, "max_position_embeddings", 1, INT64_C(1) << 40, 32768, &v[7],
+                            e)) < 0 ||
+        (rc = mt_config_real(text, where, "rms_norm_eps", 0.0, 1.0, 1e-6, &eps, e)) < 0 ||
+        (rc = parse_rope(text, where, &c, e)) < 0)
+        return rc;
+    if (!json_object_get(text, "head_dim") && v[1] % v[3])
+        return mt_err_set(e, -EPROTO, "%s: hidden_size %lld is no multiple of num_attention_heads %lld",
+                          where, (long long)v[1], (long long)v[3]);
+    if (v[3] % v[4])
+        return mt_err_set(e, -EPROTO,
+                          "%s: num_attention_heads %lld is no multiple of num_key_value_heads %lld",
+                          where, (long long)v[3], (long long)v[4]);
+    if (v[5] % 2)
+        return mt_err_set(e, -EPROTO, "%s: head_dim %lld is odd", where, (long long)v[5]);
+    const char *act = json_string_value(json_object_get(text, "hidden_act"));
+    if (act && strcmp(act, "silu") != 0)
+        return mt_err_set(e, -ENOTSUP, "%s.hidden_act '%s' is not supported (silu)", where, act);
+    if (json_is_true(json_object_get(text, "use_sliding_window")))
+        return mt_err_set(e, -ENOTSUP, "%s.use_sliding_window is not supported (--kv window=W bounds the cache)", where);
+    c.vocab = (int)v[0];
+    c.hidden = (int)v[1];
+    c.layers = (int)v[2];
+    c.heads = (int)v[3];
+    c.kv_heads = (int)v[4];
+    c.head_dim = (int)v[5];
+    c.ffn = (int)v[6];
+    c.max_positions = v[7];
+    c.eps = (float)eps;
+    *out = c;
+    return 0;
+}
+
+static int bind_layer(struct mt_decoder *d, struct mt_binder *b, const char *prefix, int i)
+{
+    const struct mt_decoder_config *c = &d->cfg;
+    struct mt_decoder_layer *l = &d->layer[i];
+    int64_t q = (int64_t)c->heads * c->head_dim, kv = (int64_t)c->kv_heads * c->head_dim;
+    char p[128];
+
+    snprintf(p, sizeof(p), "%smodel.layers.%d", prefix, i);
+    l->norm_in = mt_bind_vector(b, c->hidden, "%s.input_layernorm.weight", p);
+    l->norm_post = mt_bind_vector(b, c->hidden, "%s.post_attention_layernorm.weight", p);
+    l->wq = mt_bind_matrix(b, q, c->hidden, "%s.self_attn.q_proj.weight", p);
+    l->wk = mt_bind_matrix(b, kv, c->hidden, "%s.self_attn.k_proj.weight", p);
+    l->wv = mt_bind_matrix(b, kv, c->hidden, "%s.self_attn.v_proj.weight", p);
+    l->wo = mt_bind_matrix(b, c->hidden, q, "%s.self_attn.o_proj.weight", p);
+    if (c->qkv_bias) {
+        l->bq = mt_bind_vector(b, q, "%s.self_attn.q_proj.bias", p);
+        l->bk = mt_bind_vector(b, kv, "%s.self_attn.k_proj.bias", p);
+        l->bv = mt_bind_vector(b, kv, "%s.self_attn.v_proj.bias", p);
+    }
+    l->gate = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.gate_proj.weight", p);
+    l->up = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.up_proj.weight", p);
+    l->down = mt_bind_matrix(b, c->hidden, c->ffn, "%s.mlp.down_proj.weight", p);
+    return b->rc;
+}
+
+static void bind_activations(struct mt_decoder *d, struct mt_binder *b)
+{
+    const struct mt_decoder_config *c = &d->cfg;
+    int q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+
+    d->x = mt_bind_rows(b, d->step_rows, c->hidden);
+    d->h = mt_bind_rows(b, d->step_rows, c->hidden);
+    d->q = mt_bind_rows(b, d->step_rows, q);
+    d->q_sink = mt_bind_rows(b, d->step_rows, q);
+    d->k = mt_bind_rows(b, d->step_rows, kv);
+    d->v = mt_bind_rows(b, d->step_rows, kv);
+    d->att = mt_bind_rows(b, d->step_rows, q);
+    d->gate = mt_bind_rows(b, d->step_rows, c->ffn);
+    d->up = mt_bind_rows(b, d->step_rows, c->ffn);
+    d->last = mt_bind_rows(b, d->want_rows, c->hidden);
+    d->logits = mt_bind_rows(b, d->want_rows, c->vocab);
+}
+
+int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, const char *prefix,
+                    struct mt_weights *w, struct mt_backend *be, const struct mt_model_opts *o,
+                    struct mt_err *e)
+{
+    struct mt_binder b = {.w = w, .be = be, .e = e};
+    char head[128];
+
+    *d = (struct mt_decoder){.cfg = *cfg, .be = be, .step_rows = o->step_rows, .want_rows = o->want_rows};
+    d->layer = calloc((size_t)cfg->layers, sizeof(*d->layer));
+    d->iota = calloc((size_t)o->step_rows, sizeof(*d->iota));
+    if (!d->layer || !d->iota)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    for (int i = 0; i < o->step_rows; i++)
+        d->iota[i] = i;
+    d->embed = mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%smodel.embed_tokens.weight", prefix);
+    for (int i = 0; i < cfg->layers && b.rc == 0; i++)
+        bind_layer(d, &b, prefix, i);
+    d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
+    snprintf(head, sizeof(head), "%slm_head.weight", prefix);
+    /* Config keys about tying can't be trusted (models.md 4.4): a head that is there is the head. */
+    if (!mt_weights_has(w, head))
+        d->head = d->embed;
+    else
+        d->head = mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%s", head);
+    bind_activations(d, &b);
+    return b.rc;
+}
+
+void mt_decoder_free(struct mt_decoder *d)
+{
+    struct mt_backend *be = d->be;
+
+    if (!be)
+        return;
+    for (int i = 0; d->layer && i < d->cfg.layers; i++) {
+        struct mt_decoder_layer *l = &d->layer[i];
+        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq,   &l->wk, &l->wv,  &l->wo,
+                                 &l->bq,      &l->bk,        &l->bv,   &l->gate, &l->up, &l->down};
+        for (size_t j = 0; j < MT_COUNT(all); j++)
+            mt_unbind(be, all[j]);
+    }
+    if (d->head == d->embed)
+        d->head = NULL;
+    mt_unbind(be, &d->head);
+    mt_unbind(be, &d->embed);
+    mt_unbind(be, &d->norm);
+    struct mt_rows *rows[] = {&d->x,   &d->h,    &d->q,  &d->q_sink, &d->k,     &d->v,
+                              &d->att, &d->gate, &d->up, &d->last,   &d->logits};
+    for (size_t j = 0; j < MT_COUNT(rows); j++)
+        if (rows[j]->data)
+            be->ops->rows_free(be, rows[j]);
+    free(d->layer);
+    free(d->iota);
+    *d = (struct mt_decoder){0};
+}
+
+static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struct mt_batch *batch)
+{
+    const struct mt_ops *op = d->be->ops;
+    const struct mt_decoder_layer *l = &d->layer[i];
+    int n = batch->n_rows;
+
+    op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
+    op->linear(d->be, d->q, d->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linear(d->be, d->k, d->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linear(d->be, d->v, d->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->rope_append(d->be, kv, i, d->cfg.rope_base, batch, d->q, d->q_sink, d->k, d->v);
+    op->attention(d->be, kv, i, batch, d->att, d->q, d->q_sink);
+    op->linear(d->be, d->x, d->att, l->wo, NULL, MT_ACT_NONE, d->x, n);
+    op->rms_norm(d->be, d->h, d->x, l->norm_post, d->cfg.eps, n);
+    op->linear(d->be, d->gate, d->h, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linear(d->be, d->up, d->h, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->gated(d->be, d->gate, d->gate, d->up, n);
+    op->linear(d->be, d->x, d->gate, l->down, NULL, MT_ACT_NONE, d->x, n);
+}
+
+int mt_decoder_step(struct mt_decoder *d, struct mt_kv *kv, const struct mt_step *s,
+                    struct mt_rows *logits)
+{
+    const struct mt_ops *op = d->be->ops;
+
+    if (s->batch.n_rows < 1 || s->batch.n_rows > d->step_rows || s->n_want > d->want_rows)
+        return -EINVAL;
+    op->embed(d->be, d->x, d->embed, s->ids, s->batch.n_rows);
+    for (int i = 0; i < s->n_audio; i++)
+        op->gather(d->be, mt_rows_from(d->x, s->audio[i].row), s->audio[i].src, d->iota,
+                   s->audio[i].n);
+    for (int i = 0; i < d->cfg.layers; i++)
+        run_layer(d, kv, i, &s->batch);
+    if (s->n_want > 0) {
+        op->gather(d->be, d->last, d->x, s->want, s->n_want);
+        op->rms_norm(d->be, d->last, d->last, d->norm, d->cfg.eps, s->n_want);
+        op->linear(d->be, d->logits, d->last, d->head, NULL, MT_ACT_NONE, MT_NO_ROWS, s->n_want);
+    }
+    *logits = d->logits;
+    return 0;
+}

@@ -1,0 +1,254 @@
+/*
+ * model.c: from -m MODEL to an open model: finds the family by config.json's model_type or by the
+ * name of a shape, opens weights and tokenizer, and passes calls on to the family.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/bind.h"
+#include "model/family.h"
+
+#define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
+
+static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
+
+/* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
+
+static int synth_options(char *list, uint64_t *seed, int64_t *layers, enum mt_dtype *type,
+                         struct mt_err *e)
+{
+    char *key, *value;
+    int64_t n;
+
+    while (mt_parse_pair(&list, &key, &value)) {
+        const char *v = value ? value : "";
+        if (!strcmp(key, "seed")) {
+            if (mt_parse_i64(v, 0, INT64_MAX, &n) < 0)
+                return mt_err_set(e, -EINVAL, "seed=%s is not a number from 0 on", v);
+            *seed = (uint64_t)n;
+        } else if (!strcmp(key, "layers")) {
+            if (mt_parse_i64(v, 1, 1024, layers) < 0)
+                return mt_err_set(e, -EINVAL, "layers=%s is not a number in 1..1024", v);
+        } else if (!strcmp(key, "dtype")) {
+            if (!strcmp(v, "f32"))
+                *type = MT_F32;
+            else if (!strcmp(v, "bf16"))
+                *type = MT_BF16;
+            else if (!strcmp(v, "f16"))
+                *type = MT_F16;
+            else
+                return mt_err_set(e, -EINVAL, "dtype=%s is not f32, bf16 or f16", v);
+        } else {
+            return mt_err_set(e, -EINVAL, "unknown key '%s' (seed, layers, dtype)", key);
+        }
+    }
+    return 0;
+}
+
+static const struct mt_shape *find_shape(const char *name, const struct mt_family **family)
+{
+    for (size_t i = 0; i < MT_COUNT(families); i++)
+        for (const struct mt_shape *s = families[i]->shapes; s->name; s++)
+            if (!strcmp(s->name, name)) {
+                *family = families[i];
+                return s;
+            }
+    return NULL;
+}
+
+static int unknown_shape(const char *name, struct mt_err *e)
+{
+    char known[200] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; i < MT_COUNT(families); i++)
+        for (const struct mt_shape *s = families[i]->shapes; s->name && n < sizeof(known); s++)
+            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
+    return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
+}
+
+static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
+{
+    char buf[256], *cursor = buf, *name, *value;
+    uint64_t seed = 1;
+    int64_t layers = 0;
+    enum mt_dtype type = MT_BF16;
+    int rc;
+
+    if (snprintf(buf, sizeof(buf), "%s", spec) >= (int)sizeof(buf))
+        return mt_err_set(e, -EINVAL, "synth:%.40s…: too long", spec);
+    if (!mt_parse_pair(&cursor, &name, &value) || value)
+        return unknown_shape(spec, e);
+    const struct mt_shape *shape = find_shape(name, &m->family);
+    if (!shape)
+        return unknown_shape(name, e);
+    if ((rc = synth_options(cursor, &seed, &layers, &type, e)) < 0)
+        return rc;
+    json_t *config = json_loads(shape->config, 0, NULL);
+    json_t *thinker = json_object_get(config, "thinker_config");
+    if (layers)
+        json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
+                            json_integer(layers));
+    snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
+    m->synthetic = true;
+    rc = mt_weights_open_synth(&m->weights, seed, type, e);
+    if (rc == 0)
+        rc = m->family->open(m, config, shape->name, e);
+    json_decref(config);
+    return rc;
+}
+
+/* ---- a directory as released ---- */
+
+static const struct mt_family *find_type(const char *type)
+{
+    for (size_t i = 0; type && i < MT_COUNT(families); i++)
+        for (const char *const *t = families[i]->model_types; *t; t++)
+            if (!strcmp(*t, type))
+                return families[i];
+    return NULL;
+}
+
+/* Weights alone are enough for teacher forcing; a session needs a tokenizer, too. */
+static bool has_tokenizer(const char *dir)
+{
+    static const char *const file[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    char path[4096];
+
+    for (size_t i = 0; i < MT_COUNT(file); i++)
+        if (snprintf(path, sizeof(path), "%s/%s", dir, file[i]) < (int)sizeof(path) &&
+            access(path, F_OK) == 0)
+            return true;
+    return false;
+}
+
+static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
+{
+    char path[4096];
+    json_error_t je;
+    struct stat st;
+    int rc;
+
+    if (stat(dir, &st) < 0)
+        return mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return mt_err_set(e, -ENOTDIR,
+                          "%s: not a model directory (config.json, *.safetensors, tokenizer files)", dir);
+    if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
+        return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
+    if (stat(path, &st) < 0)
+        return mt_err_set(e, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_size > 16 << 20)
+        return mt_err_set(e, -EPROTO, "%s: not a file of at most 16 MiB", path);
+    json_t *config = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
+    if (!config)
+        return mt_err_set(e, -EPROTO, "%s: line %d: %s", path, je.line, je.text);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    m->family = find_type(type);
+    if (!json_is_object(config) || !m->family) {
+        rc = mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (qwen2_5_omni)", path,
+                        type ? type : "(none)");
+    } else {
+        snprintf(m->info.name, sizeof(m->info.name), "%s", type);
+        rc = mt_weights_open_safetensors(&m->weights, dir, e);
+        if (rc == 0 && has_tokenizer(dir))
+            rc = mt_tokenizer_open(&m->tokenizer, dir, e);
+        if (rc == 0)
+            rc = m->family->open(m, config, path, e);
+    }
+    json_decref(config);
+    return rc;
+}
+
+/* ---- the interface ---- */
+
+int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
+                  const struct mt_model_opts *o, struct mt_err *e)
+{
+    struct mt_model *m = calloc(1, sizeof(*m));
+    int rc;
+
+    *out = NULL;
+    if (!m)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    m->be = be;
+    m->opts = *o;
+    if (!spec)
+        spec = DEFAULT_SPEC;
+    if (!strncmp(spec, "synth:", 6))
+        rc = open_synth(m, spec + 6, e);
+    else
+        rc = open_directory(m, spec, e);
+    if (rc < 0) {
+        mt_err_set(e, rc, "%s: %s", spec, strerror(-rc));
+        mt_model_close(&m);
+        return rc;
+    }
+    m->info.weight_bytes = mt_weights_bytes(m->weights);
+    *out = m;
+    return 0;
+}
+
+void mt_model_close(struct mt_model **m)
+{
+    if (!*m)
+        return;
+    if ((*m)->family && (*m)->own)
+        (*m)->family->close(*m);
+    mt_tokenizer_free(&(*m)->tokenizer);
+    mt_weights_close(&(*m)->weights);
+    free(*m);
+    *m = NULL;
+}
+
+const struct mt_model_info *mt_model_info(const struct mt_model *m)
+{
+    return &m->info;
+}
+
+const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m)
+{
+    return m->tokenizer;
+}
+
+struct mt_backend *mt_model_backend(const struct mt_model *m)
+{
+    return m->be;
+}
+
+int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_layout *out, struct mt_err *e)
+{
+    if (!m->tokenizer)
+        return mt_err_set(e, -ENOENT,
+                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
+    if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
+        return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
+                          mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
+    return m->family->layout(m, mode, system, out, e);
+}
+
+int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n)
+{
+    return m->family->encode(m, ears, n);
+}
+
+int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
+                        int64_t *n_rows, struct mt_err *e)
+{
+    return m->family->embed_clip(m, pcm, n, rows, n_rows, e);
+}
+
+struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
+{
+    return m->family->kv_shape(m, block_tokens, type);
+}
+
+int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
+                  struct mt_rows *logits)
+{
+    return m->family->step(m, kv, step, logits);
+}

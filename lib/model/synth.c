@@ -1,0 +1,240 @@
+/*
+ * synth.c: weights made from a seed, for models of any shape without a checkpoint. Element i of a
+ * tensor is a function of (seed, name, i), formed with integers and single exactly rounded
+ * operations, so that the bits are the same on every machine, in any order and with any number of
+ * threads. The storage type only rounds the value.
+ */
+#include "model/file.h"
+#include "model/source.h"
+
+#include <errno.h>
+#include <math.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PARALLEL_FROM (1 << 18) /* elements; below, starting threads costs more than the work */
+
+struct made {
+    char *name; /* first, so that a struct made can be looked up by a char ** */
+    struct mt_tensor t;
+};
+
+struct synth {
+    uint64_t seed;
+    enum mt_dtype type;
+    void *tree; /* of struct made, by name (tsearch) */
+    char where[40];
+};
+
+/* value = mean + uniform of standard deviation sigma */
+struct spread {
+    double mean, sigma;
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/*
+ * Values that keep a random model's activations near 1 and its answers alive. A matrix of sigma
+ * 1/sqrt(fan-in) hands on the variance it gets. The exceptions:
+ *   embeddings are 1, not 0.02: what the layers add is about 1 each, and a token whose own row is
+ *     drowned by an average over its context is answered with the same token for ever;
+ *   q and k are 1.4 times as large, so that scores spread by 2 and attention picks tokens instead
+ * of averaging over all; the output head is 4 times as large, so that the best of V normal logits
+ * gets a probability of about a tenth rather than a few in V.
+ */
+static struct spread spread_of(const char *name, int n_dims, int64_t cols)
+{
+    double fan_in = 1 / sqrt((double)cols);
+
+    if (ends_with(name, ".bias"))
+        return (struct spread){0, 0.02};
+    if (ends_with(name, ".alpha") || ends_with(name, "ln_post.weight") ||
+        (strstr(name, "norm") && ends_with(name, ".weight") && n_dims == 1))
+        return (struct spread){1, 0.02};
+    if (n_dims == 1)
+        return (struct spread){0, 0.02};
+    if (strstr(name, "embed_tokens"))
+        return (struct spread){0, 1};
+    if (strstr(name, "lm_head"))
+        return (struct spread){0, 4 * fan_in};
+    if (ends_with(name, "q_proj.weight") || ends_with(name, "k_proj.weight"))
+        return (struct spread){0, 1.4 * fan_in};
+    return (struct spread){0, fan_in};
+}
+
+static uint16_t bf16_from(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+/* Nearest even; values here are finite and far below 65504. */
+static uint16_t f16_from(float f)
+{
+    uint32_t u, sign, m;
+    int exp, drop;
+
+    memcpy(&u, &f, sizeof(u));
+    sign = u >> 16 & 0x8000;
+    exp = (int)(u >> 23 & 0xff) - 127 + 15;
+    m = u & 0x7fffff;
+    drop = 13;
+    if (exp <= 0) { /* subnormal: the hidden bit becomes a plain one */
+        m |= 0x800000;
+        drop = 14 - exp;
+        exp = 0;
+        if (drop > 25)
+            return (uint16_t)sign;
+    }
+    uint32_t h = (uint32_t)exp << 10 | m >> drop;
+    uint32_t rest = m & ((1u << drop) - 1), half = 1u << (drop - 1);
+
+    if (rest > half || (rest == half && (h & 1)))
+        h++; /* may carry into the exponent, which is then right */
+    return (uint16_t)(sign | h);
+}
+
+/* Four elements come from one word, 16 bits each: (2k + 1) / 2^16 is uniform in (-1, 1), mean 0. */
+static void fill(void *data, enum mt_dtype type, int64_t n, uint64_t key, struct spread s)
+{
+    const float mean = (float)s.mean, step = (float)(s.sigma * sqrt(3.0) / 65536);
+    float *f32 = data;
+    uint16_t *h = data;
+
+#pragma omp parallel for schedule(static) if (n >= PARALLEL_FROM)
+    for (int64_t w = 0; w < (n + 3) / 4; w++) {
+        uint64_t word = mt_mix64(key + (uint64_t)w);
+        int64_t last = 4 * w + 4 < n ? 4 * w + 4 : n;
+
+        for (int64_t i = 4 * w; i < last; i++, word >>= 16) {
+            float v = (float)(2 * (int)(int16_t)(word & 0xffff) + 1) * step;
+
+            v += mean;
+            if (type == MT_F32)
+                f32[i] = v;
+            else
+                h[i] = type == MT_BF16 ? bf16_from(v) : f16_from(v);
+        }
+    }
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void made_free(void *p)
+{
+    struct made *m = p;
+
+    free((void *)m->t.bytes.data);
+    free(m->name);
+    free(m);
+}
+
+static int find(void *self, const char *name, struct mt_tensor **out, struct mt_err *e)
+{
+    struct synth *s = self;
+    struct made **m = tfind(&name, &s->tree, by_name);
+
+    (void)e;
+    if (!m)
+        return -ENOENT;
+    *out = &(*m)->t;
+    return 0;
+}
+
+static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
+{
+    struct synth *s = self;
+    struct mt_tensor t = {.n_dims = n_dims};
+    char show[MT_SHOW_MAX], shape[MT_SHAPE_MAX];
+    size_t size = s->type == MT_F32 ? 4 : 2;
+    void *data = NULL;
+    struct made *m = NULL;
+
+    if (tfind(&name, &s->tree, by_name))
+        return 0;
+    for (int i = 0; i < n_dims; i++) {
+        size = mt_mul(size, dims[i] > 0 ? (size_t)dims[i] : SIZE_MAX);
+        t.dims[i] = dims[i];
+    }
+    if (size > PTRDIFF_MAX - 64)
+        return mt_err_set(e, -EINVAL, "%s: tensor '%s' cannot have shape %s", s->where,
+                          mt_show(show, name), mt_shape_text(shape, n_dims, dims));
+    t.size = (int64_t)size;
+    mt_tensor_matrix(&t);
+    m = calloc(1, sizeof(*m));
+    data = aligned_alloc(64, (size + 63) / 64 * 64); /* not zeroed: it may be gigabytes */
+    if (!m || !data || !(m->name = strdup(name)))
+        goto fail;
+    if (!tsearch(m, &s->tree, by_name))
+        goto fail;
+    fill(data, s->type, t.bytes.rows * t.bytes.cols,
+         mt_mix64(mt_mix64(s->seed) ^ mt_hash(MT_HASH_INIT, name, strlen(name))),
+         spread_of(name, n_dims, t.bytes.cols));
+    t.bytes.data = data;
+    t.bytes.type = s->type;
+    m->t = t;
+    return 0;
+fail:
+    if (m)
+        free(m->name);
+    free(m);
+    free(data);
+    return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %zu bytes", s->where,
+                      mt_show(show, name), size);
+}
+
+/* Whatever is asked for can be made. */
+static bool has(const void *self, const char *name)
+{
+    (void)self;
+    (void)name;
+    return true;
+}
+
+static const char *where(const void *self)
+{
+    return ((const struct synth *)self)->where;
+}
+
+static void synth_close(void *self)
+{
+    struct synth *s = self;
+
+    tdestroy(s->tree, made_free);
+    free(s);
+}
+
+static const struct mt_source source = {
+    .has = has,
+    .find = find,
+    .make = make,
+    .where = where,
+    .close = synth_close,
+};
+
+int mt_weights_open_synth(struct mt_weights **out, uint64_t seed, enum mt_dtype type,
+                          struct mt_err *e)
+{
+    *out = NULL;
+    if (type != MT_F32 && type != MT_F16 && type != MT_BF16)
+        return mt_err_set(e, -ENOTSUP, "synth: weights are made as f32, f16 or bf16 only");
+
+    struct synth *s = calloc(1, sizeof(*s));
+    if (!s)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    s->seed = seed;
+    s->type = type;
+    snprintf(s->where, sizeof(s->where), "synth:seed=%llu", (unsigned long long)seed);
+    return mt_weights_new(out, &source, s, e);
+}

@@ -1,0 +1,417 @@
+/*
+ * test_kernels.c: types, tiers, objects and the operations that are not linear, attention or
+ * sampling: each tier against a double version written here.
+ */
+#include "test_kernels.h"
+
+#include <errno.h>
+#include <sys/resource.h>
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float b = num_from_bf16((uint16_t)h), f = num_from_f16((uint16_t)h);
+
+        if (!isnan(b))
+            assert_int_equal(num_to_bf16(b), h);
+        if (!isnan(f))
+            assert_int_equal(num_to_f16(f), h);
+        else
+            assert_true(isnan(num_from_f16(num_to_f16(f))));
+    }
+    assert_true(num_from_f16(0x0001) == 0x1p-24f);
+    assert_true(num_from_f16(0x3555) == 0.333251953125f);
+    assert_true(isinf(num_from_f16(0xfc00)));
+    /* every step between neighbours: to nearest, a tie to even */
+    for (uint32_t h = 0; h < 0x7c00; h++) {
+        double lo = num_from_f16((uint16_t)h);
+        double hi = h + 1 < 0x7c00 ? num_from_f16((uint16_t)(h + 1)) : 65536.0;
+        float mid = (float)((lo + hi) / 2);
+
+        assert_int_equal(num_to_f16(mid), h + (h & 1));
+        assert_int_equal(num_to_f16(nextafterf(mid, 0)), h);
+        assert_int_equal(num_to_f16(nextafterf(mid, INFINITY)), h + 1);
+        assert_int_equal(num_to_f16(-nextafterf(mid, INFINITY)), 0x8000 | (h + 1));
+    }
+    assert_int_equal(num_to_bf16(1.00390625f), 0x3f80); /* 1 + 2^-8: tie to even */
+    assert_int_equal(num_to_bf16(1.01171875f), 0x3f82);
+    assert_int_equal(num_to_bf16(3.4e38f), 0x7f80);
+    assert_true(isnan(num_from_bf16(num_to_bf16(num_float(0x7f800001)))));
+}
+
+static void test_int8(void **state)
+{
+    signed char p[33];
+    float x[33], y[33], scale;
+
+    (void)state;
+    for (int round = 0; round < 200; round++) {
+        float max = 0;
+
+        for (int i = 0; i < 33; i++)
+            max = fmaxf(max, fabsf(x[i] = rnd_float()));
+        num_encode(p, &scale, MT_INT8, x, 33);
+        num_decode_kv(y, MT_INT8, p, scale, 33);
+        assert_true(scale == max / 127);
+        for (int i = 0; i < 33; i++)
+            near(y[i], x[i], scale * 0.50001, "int8", 0, i);
+    }
+    memset(x, 0, sizeof(x));
+    num_encode(p, &scale, MT_INT8, x, 33);
+    num_decode_kv(y, MT_INT8, p, scale, 33);
+    assert_memory_equal(x, y, sizeof(x));
+    x[3] = NAN; /* must not come back as a plausible number */
+    num_encode(p, &scale, MT_INT8, x, 33);
+    num_decode_kv(y, MT_INT8, p, scale, 33);
+    assert_true(isnan(y[3]));
+}
+
+static void test_tier_names(void **state)
+{
+    static const char *const name[] = {"scalar", "base", "avx2", "avx512"};
+    const char *was = getenv("MT_CPU");
+    char *keep = was ? strdup(was) : NULL;
+    enum mt_cpu_tier best, t;
+    struct mt_err e = {0};
+
+    (void)state;
+    unsetenv("MT_CPU");
+    assert_int_equal(mt_cpu_tier(&best, NULL), 0);
+    for (unsigned i = 0; i < MT_COUNT(name); i++) {
+        assert_string_equal(mt_cpu_tier_name(i), name[i]);
+        setenv("MT_CPU", name[i], 1);
+        assert_int_equal(mt_cpu_tier(&t, NULL), 0);
+        assert_int_equal(t, i < best ? i : best);
+    }
+    setenv("MT_CPU", "sse9", 1);
+    assert_int_equal(mt_cpu_tier(&t, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "sse9"));
+    if (keep)
+        setenv("MT_CPU", keep, 1);
+    else
+        unsetenv("MT_CPU");
+    free(keep);
+}
+
+static void test_open_errors(void **state)
+{
+    struct mt_backend *be;
+    struct mt_err e = {0};
+
+    (void)state;
+    assert_int_equal(mt_backend_cpu(&be, MT_CPU_SCALAR, 257, &e), -EINVAL);
+    assert_null(be);
+    assert_int_equal(mt_backend_cpu(&be, MT_CPU_SCALAR, -1, NULL), -EINVAL);
+    assert_int_equal(mt_backend_cpu(&be, (enum mt_cpu_tier)9, 1, NULL), -EINVAL);
+    assert_int_equal(mt_backend_cpu(&be, MT_CPU_SCALAR, 0, NULL), 0);
+    be->ops->free(be);
+}
+
+static void test_objects(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 2);
+    struct mt_kv_shape s = {28, 4, 128, 16, MT_BF16}, bad;
+    struct mt_bytes b = {"12345678", MT_INT8, 1, 8};
+    struct mt_rows r;
+    struct mt_mat *m;
+    struct mt_kv *kv;
+    struct rusage u0, u1;
+
+    (void)state;
+    assert_int_equal(mt_kv_block_bytes(&s), 28 * 2 * 4 * 128 * 16 * 2);
+    s.type = MT_INT8;
+    assert_int_equal(mt_kv_block_bytes(&s), 28 * 2 * 4 * 16 * (128 + 4));
+    bad = s;
+    bad.head_dim = 127;
+    assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
+    bad = (struct mt_kv_shape){INT32_MAX, INT32_MAX, INT32_MAX - 1, INT32_MAX, MT_F32};
+    assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
+    assert_int_equal(be->ops->kv_new(be, &kv, &bad, 1), -EINVAL);
+    assert_int_equal(be->ops->kv_new(be, &kv, &s, 0), -EINVAL);
+
+    /* more than the machine has, more than 64 bits count, and a gigabyte that costs nothing yet */
+    assert_int_equal(be->ops->kv_new(be, &kv, &s, INT32_MAX), -ENOMEM);
+    assert_int_equal(be->ops->kv_new(be, &kv, &s, INT64_MAX), -ENOMEM);
+    assert_null(kv);
+    getrusage(RUSAGE_SELF, &u0);
+    assert_int_equal(be->ops->kv_new(be, &kv, &s, (1 << 30) / mt_kv_block_bytes(&s)), 0);
+    getrusage(RUSAGE_SELF, &u1);
+#ifndef __SANITIZE_ADDRESS__
+    assert_true(u1.ru_maxrss - u0.ru_maxrss < 64 << 10);
+#endif
+    be->ops->kv_free(be, kv);
+
+    assert_int_equal(be->ops->mat_new(be, &m, &b), -ENOTSUP);
+    b.type = MT_F32;
+    b.rows = 0;
+    assert_int_equal(be->ops->mat_new(be, &m, &b), -EINVAL);
+    assert_int_equal(be->ops->rows_new(be, &r, INT64_MAX / 2, INT32_MAX), -ENOMEM);
+    assert_null(r.data);
+    assert_int_equal(be->ops->rows_new(be, &r, 3, 17), 0);
+    for (int64_t i = 0; i < 3 * r.stride; i++)
+        assert_true(r.data[i] == 0);
+    be->ops->rows_free(be, &r);
+    be->ops->mat_free(be, NULL);
+    be->ops->kv_free(be, NULL);
+    be->ops->free(be);
+}
+
+static void test_moves(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        struct mt_backend *be = backend(t, 2);
+        float *src = rnd_floats(7 * 19), got[7 * 19];
+        struct field a = field_new(be, 7, 19, src), b = field_new(be, 5, 19, NULL);
+        static const int index[] = {6, 0, 3, 3, 1};
+        static const int32_t ids[] = {4, -1, 0, 8, 2};
+
+        be->ops->rows_get(be, got, a.v, 7);
+        assert_memory_equal(got, src, sizeof(got));
+        be->ops->gather(be, b.v, a.v, index, 5);
+        be->ops->rows_get(be, got, b.v, 5);
+        for (int i = 0; i < 5; i++)
+            assert_memory_equal(got + i * 19, src + index[i] * 19, 19 * sizeof(float));
+        for (enum mt_dtype d = MT_F32; d <= MT_BF16; d++) {
+            struct weight w = weight_new(be, d, 9, 19);
+
+            be->ops->embed(be, b.v, w.m, ids, 5);
+            be->ops->rows_get(be, got, b.v, 5);
+            for (int i = 0; i < 5; i++)
+                assert_memory_equal(got + i * 19,
+                                    ids[i] < 0 ? src + index[i] * 19 : w.f + ids[i] * 19,
+                                    19 * sizeof(float));
+            be->ops->gather(be, b.v, a.v, index, 5);
+            weight_free(be, &w);
+        }
+        field_free(be, &a);
+        field_free(be, &b);
+        free(src);
+        be->ops->free(be);
+    }
+}
+
+/* Sums of n terms in f32, a square root and three products: n + 16 roundings of the largest value.
+ */
+static void norms(struct mt_backend *be, int n, int width, float scale, float shift)
+{
+    float *x = rnd_floats((size_t)(n * width)), *y = malloc((size_t)(n * width) * sizeof(float));
+    struct weight w = weight_new(be, MT_BF16, 1, width), b = weight_new(be, MT_F32, 1, width);
+    struct field in, out = field_new(be, n, width, NULL);
+
+    for (int i = 0; i < n * width; i++)
+        x[i] = x[i] * scale + shift;
+    in = field_new(be, n, width, x);
+    for (int kind = 0; kind < 4; kind++) { /* RMS, layer; apart, then in place */
+        bool rms = kind % 2 == 0;
+        struct mt_rows dst = kind < 2 ? out.v : in.v;
+
+        be->ops->rows_put(be, in.v, x, n);
+        if (rms)
+            be->ops->rms_norm(be, dst, in.v, w.m, 1e-6f, n);
+        else
+            be->ops->layer_norm(be, dst, in.v, w.m, b.m, 1e-5f, n);
+        be->ops->rows_get(be, y, dst, n);
+        for (int r = 0; r < n; r++) {
+            const float *a = x + r * width;
+            double mean = 0, sq = 0, abs_mean = 0;
+
+            for (int i = 0; i < width && !rms; i++)
+                mean += a[i];
+            mean /= width;
+            for (int i = 0; i < width; i++) {
+                sq += (a[i] - mean) * (a[i] - mean);
+                abs_mean += fabs(a[i]) / width;
+            }
+            sq = 1 / sqrt(sq / width + (rms ? 1e-6 : 1e-5));
+            for (int i = 0; i < width; i++) {
+                double want = (a[i] - mean) * sq * w.f[i] + (rms ? 0 : b.f[i]);
+                double tol = (width + 16) * EPS * (fabs(want) + fabs(w.f[i]) + fabs(b.f[i]));
+
+                if (!rms) /* the mean's own error */
+                    tol += (width + 2) * EPS * abs_mean * sq * fabs(w.f[i]);
+                near(y[r * width + i], want, tol, rms ? "rms" : "layer", r, i);
+            }
+        }
+    }
+    field_free(be, &in);
+    field_free(be, &out);
+    weight_free(be, &w);
+    weight_free(be, &b);
+    free(x);
+    free(y);
+}
+
+static void test_norms(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        struct mt_backend *be = backend(t, 2);
+
+        for (unsigned i = 0; i < MT_COUNT(odd_sizes); i++)
+            norms(be, rnd_int(1, 4), odd_sizes[i], 1, 0);
+        norms(be, 3, 1000, 1e-4f, 0);
+        norms(be, 3, 1000, 1, 100); /* variance by difference of squares would lose this */
+        norms(be, 70, 2051, 30, 1);
+        be->ops->free(be);
+    }
+}
+
+static void test_gated(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        struct mt_backend *be = backend(t, 2);
+
+        for (unsigned s = 0; s < MT_COUNT(odd_sizes); s++) {
+            int width = odd_sizes[s], n = rnd_int(1, 5);
+            float *g = rnd_floats((size_t)(n * width)), *u = rnd_floats((size_t)(n * width));
+            float *y = malloc((size_t)(n * width) * sizeof(float));
+            struct field gate, up, out = field_new(be, n, width, NULL);
+
+            for (int i = 0; i < n * width; i++)
+                g[i] *= rnd_int(0, 3) ? 3.0f : 60.0f;
+            gate = field_new(be, n, width, g);
+            up = field_new(be, n, width, u);
+            be->ops->gated(be, out.v, gate.v, up.v, n);
+            be->ops->gated(be, gate.v, gate.v, up.v, n);
+            be->ops->rows_get(be, y, out.v, n);
+            for (int i = 0; i < n * width; i++) {
+                double want = g[i] / (1 + exp(-(double)g[i])) * u[i];
+
+                /* exp within 2 ulp, three more roundings; below 1e-37 a tier may give 0 */
+                near(y[i], want, 8 * EPS * fabs(want) + 1e-36, "gated", 0, i);
+            }
+            be->ops->rows_get(be, g, gate.v, n);
+            assert_memory_equal(g, y, (size_t)(n * width) * sizeof(float));
+            field_free(be, &gate);
+            field_free(be, &up);
+            field_free(be, &out);
+            free(g);
+            free(u);
+            free(y);
+        }
+        be->ops->free(be);
+    }
+}
+
+/* Convolution as its definition says: no unfolding, padding skipped. */
+static void conv(struct mt_backend *be, int in, int out, int kernel, int stride, int pad,
+                 enum mt_dtype type)
+{
+    struct mt_span spans[3];
+    int n_spans = rnd_int(1, 3), rows = 0, out_rows = 0, at = 0;
+    struct weight w = weight_new(be, type, out, (int64_t)in * kernel),
+                  b = weight_new(be, MT_F32, 1, out);
+    struct field x, y, scratch;
+    float *src, *got;
+
+    for (int s = 0; s < n_spans; s++) {
+        rows += rnd_int(0, 2); /* rows between spans belong to nobody */
+        spans[s] = (struct mt_span){rows, rnd_int(kernel, 40)};
+        rows += spans[s].n;
+        out_rows += (spans[s].n + 2 * pad - kernel) / stride + 1;
+    }
+    src = rnd_floats((size_t)rows * (size_t)in);
+    got = malloc((size_t)out_rows * (size_t)out * sizeof(float));
+    x = field_new(be, rows, in, src);
+    y = field_new(be, out_rows, out, NULL);
+    scratch = field_new(be, out_rows, in * kernel, NULL);
+    be->ops->conv1d(be, y.v, x.v, w.m, b.m, kernel, stride, pad, MT_ACT_RELU, spans, n_spans,
+                    scratch.v);
+    be->ops->rows_get(be, got, y.v, out_rows);
+    for (int s = 0; s < n_spans; s++) {
+        for (int t = 0; t < (spans[s].n + 2 * pad - kernel) / stride + 1; t++, at++) {
+            for (int o = 0; o < out; o++) {
+                double sum = b.f[o], abs = fabs(b.f[o]);
+
+                for (int k = 0; k < kernel; k++) {
+                    int time = t * stride + k - pad;
+
+                    for (int c = 0; c < in && time >= 0 && time < spans[s].n; c++) {
+                        double p = (double)src[(spans[s].row + time) * in + c] *
+                                   w.f[(o * in + c) * kernel + k];
+
+                        sum += p;
+                        abs += fabs(p);
+                    }
+                }
+                near(got[at * out + o], sum < 0 ? 0 : sum, (in * kernel + 2) * EPS * abs, "conv",
+                     at, o);
+            }
+        }
+    }
+    field_free(be, &x);
+    field_free(be, &y);
+    field_free(be, &scratch);
+    weight_free(be, &w);
+    weight_free(be, &b);
+    free(src);
+    free(got);
+}
+
+static void test_conv1d(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        struct mt_backend *be = backend(t, 2);
+
+        for (enum mt_dtype d = MT_F32; d <= MT_BF16; d++) {
+            conv(be, 1, 1, 1, 1, 0, d);
+            conv(be, 8, 24, 3, 1, 1, d);
+            conv(be, 24, 17, 3, 2, 1, d);
+            conv(be, 5, 9, 4, 3, 2, d);
+        }
+        be->ops->free(be);
+    }
+}
+
+static void test_positions_and_means(void **state)
+{
+    static const struct mt_span spans[] = {{1, 7}, {8, 3}, {12, 4}};
+    struct mt_backend *be = backend(tier_max(), 1);
+    struct weight table = weight_new(be, MT_F16, 9, 300);
+    float *src = rnd_floats(16 * 300), *got = malloc(16 * 300 * sizeof(float));
+    struct field x = field_new(be, 16, 300, src), m = field_new(be, 6, 300, NULL);
+    int at = 0;
+
+    (void)state;
+    be->ops->add_positions(be, x.v, table.m, spans, 3);
+    be->ops->rows_get(be, got, x.v, 16);
+    for (unsigned s = 0; s < 3; s++)
+        for (int r = 0; r < spans[s].n; r++)
+            for (int c = 0; c < 300; c++)
+                src[(spans[s].row + r) * 300 + c] += table.f[r * 300 + c];
+    assert_memory_equal(got, src, 16 * 300 * sizeof(float));
+    be->ops->mean_rows(be, m.v, x.v, 2, spans, 3);
+    be->ops->rows_get(be, got, m.v, 6);
+    for (unsigned s = 0; s < 3; s++)
+        for (int g = 0; g < spans[s].n / 2; g++, at++)
+            for (int c = 0; c < 300; c++) {
+                const float *a = src + (spans[s].row + 2 * g) * 300 + c;
+
+                near(got[at * 300 + c], ((double)a[0] + a[300]) / 2,
+                     2 * EPS * (fabsf(a[0]) + fabsf(a[300])), "mean", at, c);
+            }
+    assert_int_equal(at, 6);
+    field_free(be, &x);
+    field_free(be, &m);
+    weight_free(be, &table);
+    free(src);
+    free(got);
+    be->ops->free(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_tier_names), cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_objects),    cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_norms),      cmocka_unit_test(test_gated),
+        cmocka_unit_test(test_conv1d),     cmocka_unit_test(test_positions_and_means),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

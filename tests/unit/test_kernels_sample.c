@@ -1,0 +1,196 @@
+/*
+ * test_kernels_sample.c: drawing tokens: edges of greedy, top-k and top-p, that draws are decided
+ * by seed and count alone, and that their frequencies are the distribution's (chi-square, fixed
+ * seeds).
+ */
+#include "test_kernels.h"
+
+static int32_t one(struct mt_backend *be, const float *l, int n, struct mt_sample p)
+{
+    struct field f = field_new(be, 1, n, l);
+    int32_t id = -7;
+
+    be->ops->sample(be, f.v, &p, &id, 1);
+    field_free(be, &f);
+    return id;
+}
+
+static void test_greedy(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+    const float tie[] = {1, NAN, 5, 5, -INFINITY, 2}, none[] = {NAN, NAN},
+                inf[] = {1, INFINITY, 3, INFINITY};
+    const float low[] = {NAN, -INFINITY, -INFINITY};
+
+    (void)state;
+    assert_int_equal(one(be, tie, 6, (struct mt_sample){0, 0, 1, 1, 0}), 2);
+    assert_int_equal(one(be, tie, 1, (struct mt_sample){0, 0, 1, 1, 0}), 0);
+    assert_int_equal(one(be, none, 2, (struct mt_sample){0, 0, 1, 1, 0}), -1);
+    assert_int_equal(one(be, none, 2, (struct mt_sample){1, 0, 1, 1, 0}), -1);
+    assert_int_equal(one(be, inf, 4, (struct mt_sample){1, 0, 1, 1, 0}), 1);
+    assert_int_equal(one(be, low, 3, (struct mt_sample){1, 0, 1, 1, 0}), 1);
+    for (uint64_t d = 0; d < 50; d++) { /* all of these leave one candidate */
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 1, 1, 9, d}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 1e-9f, 9, d}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 4, 0, 9, d}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 0, 9, d}), 2);
+    }
+    be->ops->free(be);
+}
+
+/* Which ids ever come, of many draws. */
+static unsigned seen(struct mt_backend *be, const float *l, int n, struct mt_sample p)
+{
+    unsigned set = 0;
+
+    for (p.draw = 0; p.draw < 3000; p.draw++)
+        set |= 1u << one(be, l, n, p);
+    return set;
+}
+
+static void test_cuts(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+    /* probabilities 0.1 0.4 0.2 0.2 0.1 and one that isn't there */
+    const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.2f), logf(0.1f), NAN};
+
+    (void)state;
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 1, 3, 0}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 1, 3, 0}), 0x06); /* tie: lower id */
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 3, 1, 3, 0}), 0x0e);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 4, 1, 3, 0}), 0x0f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 5, 1, 3, 0}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 99, 1, 3, 0}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.39f, 3, 0}), 0x02);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.59f, 3, 0}), 0x06);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.79f, 3, 0}), 0x0e);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.85f, 3, 0}), 0x0f);
+    /* of the two that top-k leaves (2/3, 1/3), top-p counts shares of these */
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.6f, 3, 0}), 0x02);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.7f, 3, 0}), 0x06);
+    be->ops->free(be);
+}
+
+/* Draw 20000 times; want: the distribution. 99.9 % of right samplers stay below the bound. */
+static void frequencies(const float *l, int n, struct mt_sample p, const double *want)
+{
+    enum { N = 20000 };
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 2);
+    struct mt_rows r;
+    struct mt_sample params[100];
+    int32_t ids[100];
+    int count[64] = {0}, df = -1;
+    double chi = 0;
+
+    assert_int_equal(be->ops->rows_new(be, &r, 100, n), 0);
+    for (int d = 0; d < N; d += 100) {
+        for (int i = 0; i < 100; i++) {
+            be->ops->rows_put(be, mt_rows_from(r, i), l, 1);
+            params[i] = p;
+            params[i].draw = (uint64_t)(d + i);
+        }
+        be->ops->sample(be, r, params, ids, 100);
+        for (int i = 0; i < 100; i++)
+            count[ids[i]]++;
+    }
+    for (int i = 0; i < n; i++) {
+        if (want[i] == 0) {
+            assert_int_equal(count[i], 0);
+            continue;
+        }
+        chi += (count[i] - N * want[i]) * (count[i] - N * want[i]) / (N * want[i]);
+        df++;
+    }
+    /* Wilson-Hilferty: the 99.9 % point of chi-square */
+    if (chi > df * pow(1 - 2.0 / (9 * df) + 3.09 * sqrt(2.0 / (9 * df)), 3))
+        fail_msg("chi-square %.1f with %d degrees", chi, df);
+    be->ops->rows_free(be, &r);
+    be->ops->free(be);
+}
+
+static void test_distribution(void **state)
+{
+    enum { N = 40 };
+    float l[N];
+    double want[N], sum;
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        l[i] = rnd_float();
+    for (int kind = 0; kind < 4; kind++) {
+        struct mt_sample p = {kind == 1 ? 0.6f : 1.3f, kind == 2 ? 7 : 0, kind == 3 ? 0.8f : 1, 42,
+                              0};
+        bool out[N] = {false};
+
+        sum = 0;
+        for (int i = 0; i < N; i++)
+            sum += want[i] = exp(l[i] / p.temperature);
+        /* take the least likely away until the cut is met */
+        for (int left = N, go = kind >= 2; go;) {
+            int least = -1;
+            double kept = 0;
+
+            for (int i = 0; i < N; i++) {
+                if (!out[i] && (least < 0 || l[i] < l[least]))
+                    least = i;
+                kept += out[i] ? 0 : want[i];
+            }
+            go = kind == 2 ? left > 7 : kept - want[least] >= 0.8 * sum;
+            if (go) {
+                out[least] = true;
+                left--;
+            }
+        }
+        sum = 0;
+        for (int i = 0; i < N; i++)
+            sum += want[i] = out[i] ? 0 : want[i];
+        for (int i = 0; i < N; i++)
+            want[i] /= sum;
+        frequencies(l, N, p, want);
+    }
+}
+
+/* The company, its order, the threads and a second backend change nothing; the seed and the count
+ * do. */
+static void test_decided_by_seed(void **state)
+{
+    enum { V = 3000, N = 24 };
+    float *l = rnd_floats(V * N);
+    struct mt_sample p[N];
+    int32_t alone[N], ids[N], again[N];
+    int differ = 0;
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        p[i] = (struct mt_sample){0.9f, i % 3 ? 0 : 50, i % 2 ? 0.9f : 1, rnd(), rnd()};
+    for (int threads = 1; threads <= 3; threads++) {
+        struct mt_backend *be = backend(tier_max(), threads);
+        struct field f = field_new(be, N, V, l);
+
+        for (int i = 0; i < N && threads == 1; i++) {
+            alone[i] = one(be, l + i * V, V, p[i]);
+            p[i].draw++;
+            again[i] = one(be, l + i * V, V, p[i]);
+            p[i].draw--;
+            differ += alone[i] != again[i];
+        }
+        be->ops->sample(be, f.v, p, ids, N);
+        assert_memory_equal(alone, ids, sizeof(ids));
+        field_free(be, &f);
+        be->ops->free(be);
+    }
+    assert_true(differ > N / 2);
+    free(l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_decided_by_seed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
