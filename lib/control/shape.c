@@ -89,12 +89,16 @@ static int read_dim(const struct config *c, const char *key, int max, int *out)
 {
     const json_t *v = json_object_get(c->obj, key);
 
-    if (!v)
-        return mt_err_set(c->e, -EPROTO, "%s: %s%s is missing, expected an integer in 1..%d",
-                          c->what, c->path, key, max);
-    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > max)
-        return mt_err_set(c->e, -EPROTO, "%s: %s%s is not an integer in 1..%d", c->what, c->path,
-                          key, max);
+    if (!v) {
+        mt_err_set(c->e, -EPROTO, "%s: %s%s is missing, expected an integer in 1..%d", c->what,
+                   c->path, key, max);
+        return -EPROTO;
+    }
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > max) {
+        mt_err_set(c->e, -EPROTO, "%s: %s%s is not an integer in 1..%d", c->what, c->path, key,
+                   max);
+        return -EPROTO;
+    }
     *out = (int)json_integer_value(v);
     return 0;
 }
@@ -305,7 +309,8 @@ static int open_synth(struct mt_shape *out, const char *spec, const char *list, 
             if (mt_parse_i64(value, 0, INT64_MAX, &v) < 0)
                 rc = mt_err_set(e, -EINVAL, "%s: seed '%s' is not a number from 0 up", spec, value);
         } else if (!strcmp(key, "dtype")) {
-            if (strcmp(value, "f32") && strcmp(value, "bf16") && strcmp(value, "f16"))
+            if (strcmp(value, "f32") != 0 && strcmp(value, "bf16") != 0 &&
+                strcmp(value, "f16") != 0)
                 rc = mt_err_set(e, -EINVAL, "%s: dtype '%s' is not f32, bf16 or f16", spec, value);
         } else {
             rc = mt_err_set(e, -EINVAL, "%s: '%s' is not one of layers, seed, dtype", spec, key);

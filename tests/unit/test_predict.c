@@ -3,6 +3,7 @@
  * brute force, and at their edges.
  */
 #include "control/control.h"
+#include "engine/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -201,8 +202,8 @@ static void test_growth_edges(void **state)
     assert_int_equal(all_growth(&l, t), 0);
     for (int i = 0; i < 4; i++)
         assert_true(isinf(t[i]) && t[i] > 0);
-    for (double rho0 = 1; rho0 < 4; rho0++) {
-        l = moshi(), l.rho0 = rho0;
+    for (int k = 1; k < 4; k++) {
+        l = moshi(), l.rho0 = k;
         assert_int_equal(all_growth(&l, t), 0);
         for (int i = 0; i < 4; i++)
             assert_true(t[i] == 0);
@@ -247,6 +248,24 @@ static void test_session_blocks(void **state)
         w.retire = MT_RETIRE_WHOLE;
         assert_int_equal(mt_bound_blocks(&w, &blocks), 0);
         assert_int_equal(blocks, rows[i].whole);
+    }
+}
+
+/* What is predicted is what the engine commits. */
+static void test_session_blocks_are_the_engines(void **state)
+{
+    uint64_t r = 17;
+    int64_t blocks;
+
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        struct mt_bound w = {.window = pick(&r, 1, 5000),
+                             .sinks = pick(&r, 0, 700),
+                             .step = pick(&r, 1, 80),
+                             .block_tokens = pick(&r, 1, 40)};
+
+        assert_int_equal(mt_bound_blocks(&w, &blocks), 0);
+        assert_int_equal(blocks, mt_policy_blocks(w.window, w.sinks, (int)w.block_tokens, w.step));
     }
 }
 
@@ -483,7 +502,7 @@ static void test_edf_is_exact(void **state)
 
         for (int j = 0; j < n; j++) {
             c[j].period_ns = pick(&r, 5, 60) + (j ? c[j - 1].period_ns : 0);
-            c[j].cost_ns = pick(&r, 0, 1 + 3 * c[j].period_ns / (2 * n));
+            c[j].cost_ns = pick(&r, 0, 1 + 3 * c[j].period_ns / (INT64_C(2) * n));
             c[j].piece_ns = pick(&r, 0, c[j].cost_ns);
             load += (double)c[j].cost_ns / (double)c[j].period_ns;
         }
@@ -588,14 +607,23 @@ static void test_sustainable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_order),     cmocka_unit_test(test_locked),
-        cmocka_unit_test(test_locked_is_exact), cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_classes),         cmocka_unit_test(test_growth_edges),
-        cmocka_unit_test(test_session_blocks),  cmocka_unit_test(test_n_mem),
-        cmocka_unit_test(test_window_for),      cmocka_unit_test(test_bound_edges),
-        cmocka_unit_test(test_models),          cmocka_unit_test(test_n_star),
-        cmocka_unit_test(test_edf_example),     cmocka_unit_test(test_edf_is_exact),
-        cmocka_unit_test(test_cost_fit),        cmocka_unit_test(test_cost_fit_convex),
+        cmocka_unit_test(test_first_order),
+        cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_locked_is_exact),
+        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_growth_edges),
+        cmocka_unit_test(test_session_blocks),
+        cmocka_unit_test(test_session_blocks_are_the_engines),
+        cmocka_unit_test(test_n_mem),
+        cmocka_unit_test(test_window_for),
+        cmocka_unit_test(test_bound_edges),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_n_star),
+        cmocka_unit_test(test_edf_example),
+        cmocka_unit_test(test_edf_is_exact),
+        cmocka_unit_test(test_cost_fit),
+        cmocka_unit_test(test_cost_fit_convex),
         cmocka_unit_test(test_sustainable),
     };
 

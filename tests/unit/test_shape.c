@@ -32,9 +32,15 @@ static void test_names(void **state)
         assert_int_equal(mt_shape_token_bytes(&s, MT_BF16), rows[i].bf16);
         assert_int_equal(mt_shape_token_bytes(&s, MT_F16), rows[i].bf16);
         assert_int_equal(mt_shape_token_bytes(&s, MT_F32), 2 * rows[i].bf16);
+        for (enum mt_dtype t = MT_F32; t <= MT_INT8; t++) {
+            struct mt_kv_shape kv = {s.layers, s.kv_heads, s.head_dim, 16, t};
+
+            /* What is predicted is what the cache allocates. */
+            assert_int_equal(16 * mt_shape_token_bytes(&s, t), mt_kv_block_bytes(&kv));
+        }
         /* One byte an element, and one f32 scale a head and token for K and for V. */
         assert_int_equal(mt_shape_token_bytes(&s, MT_INT8),
-                         rows[i].bf16 / 2 + 2 * 4 * s.layers * s.kv_heads);
+                         rows[i].bf16 / 2 + INT64_C(8) * s.layers * s.kv_heads);
     }
     while (mt_shape_name(known))
         assert_int_equal(mt_shape_by_name(&s, mt_shape_name(known++)), 0);
@@ -160,7 +166,7 @@ static void test_hostile_values_name_the_field(void **state)
     for (size_t i = 0; i < MT_COUNT(rows); i++) {
         memset(&s, 0x5a, sizeof(s));
         assert_int_equal(from_config(&s, rows[i].text, &e), -EPROTO);
-        if (!strstr(e.text, rows[i].says) || strncmp(e.text, "config.json: ", 13))
+        if (!strstr(e.text, rows[i].says) || strncmp(e.text, "config.json: ", 13) != 0)
             fail_msg("'%s' does not say '%s'", e.text, rows[i].says);
         assert_int_equal(s.layers, 0x5a5a5a5a); /* untouched */
     }
