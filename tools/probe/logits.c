@@ -249,6 +249,17 @@ struct printer {
     int32_t *order;
 };
 
+/* Best first, the lower id first among equals. */
+static int by_logprob(const void *a, const void *b, void *ctx)
+{
+    const float *logprobs = ctx;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+
+    if (logprobs[x] != logprobs[y])
+        return logprobs[x] > logprobs[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
 static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
 {
     const struct printer *p = ctx;
@@ -256,18 +267,8 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
 
     for (int32_t i = 0; i < vocab; i++)
         p->order[i] = i;
-    /* Selection of the few best, the lower id first among equals: n is small, or everything in order. */
-    for (int64_t k = 0; p->top && k < n; k++) {
-        int32_t best = (int32_t)k;
-        for (int32_t i = best + 1; i < vocab; i++) {
-            float a = logprobs[p->order[i]], b = logprobs[p->order[best]];
-            if (a > b || (a == b && p->order[i] < p->order[best]))
-                best = i;
-        }
-        int32_t id = p->order[best];
-        memmove(p->order + k + 1, p->order + k, (size_t)(best - k) * sizeof(*p->order));
-        p->order[k] = id;
-    }
+    if (p->top)
+        qsort_r(p->order, (size_t)vocab, sizeof(*p->order), by_logprob, (void *)(uintptr_t)logprobs);
     printf("{\"type\":\"logits\",\"pos\":%lld,\"token\":%d,\"top\":[", (long long)pos, p->ids[pos]);
     for (int64_t k = 0; k < n; k++) {
         float v = logprobs[p->order[k]];
