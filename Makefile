@@ -77,7 +77,9 @@ $(LIB): $(LIB_OBJ)
 LINK      = @mkdir -p $(@D); $(if $(V),,echo "  link  $@";) \
             $(if $(V),set -x;) $(CC) $(CFLAGS) $(SANFLAGS) $(LDFLAGS) -o $@ $^
 
-$B/mt-%: $B/tools/mt-%.o $(LIB)
+# A tool with commands of its own keeps them in a folder: tools/mt-probe.c has tools/probe/.
+.SECONDEXPANSION:
+$B/mt-%: $B/tools/mt-%.o $$(patsubst %.c,$B/%.o,$$(wildcard tools/$$*/*.c)) $(LIB)
 	$(LINK) $(MT_LIBS)
 
 $B/tests/test_%: $B/tests/unit/test_%.o $(LIB)
@@ -174,4 +176,4 @@ clean: ## remove build/
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  \1\t/p' Makefile | expand -t 14
 
--include $(shell find $B -name '*.d' 2>/dev/null)
+-include $(shell find $B -type f -name '*.d' 2>/dev/null)

@@ -43,7 +43,7 @@ int64_t mt_kv_block_bytes(const struct mt_kv_shape *s)
         s->block_tokens < 1 || !size)
         return -EINVAL;
     /* A token of one head, K and V; then all tokens and heads; then all layers. */
-    b = 2 * s->head_dim * size + (s->type == MT_INT8 ? 2 * (int64_t)sizeof(float) : 0);
+    b = 2 * (int64_t)s->head_dim * size + (s->type == MT_INT8 ? 2 * (int64_t)sizeof(float) : 0);
     if (__builtin_mul_overflow((int64_t)s->block_tokens, (int64_t)s->kv_heads, &tokens) ||
         __builtin_mul_overflow(b, tokens, &b) || __builtin_mul_overflow(b, (int64_t)s->layers, &b))
         return -EINVAL;

@@ -189,6 +189,10 @@ struct mt_backend {
     const struct mt_ops *ops;
 };
 
+/* By the name that --backend takes: "cpu". threads as in mt_backend_cpu. -ENOTSUP for another word. */
+int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
+void mt_backend_close(struct mt_backend **be);
+
 /* ---- the CPU backend ---- */
 
 /* Tiers, each includes the ones before. A tier counts only if CPU and system (XCR0) both have it. */

@@ -59,7 +59,11 @@ static int make_room(struct mt_lines *l)
     }
     if (l->to + 1 < l->room)
         return 0;
-    room = l->room * 2 < l->max + 2 ? l->room * 2 : l->max + 2;
+    room = l->max + 2;
+    if (room / 2 > l->room)
+        room = 2 * l->room;
+    if (room <= l->room)
+        return -E2BIG; /* can't be: a line longer than max was dropped before */
     buf = realloc(l->buf, room);
     if (!buf)
         return -ENOMEM;

@@ -265,7 +265,9 @@ static void sample(struct mt_engine *eng, struct mt_rows logits, int n)
             s->t_first = t;
             s->phase = PHASE_DECODE;
         }
-        if (mt_session_answer(s, eng, eng->sampled[i]))
+        if (eng->sampled[i] < 0) /* a checkpoint whose numbers overflow */
+            mt_engine_record(eng, s, MT_FAILED, "logits are not numbers", false);
+        else if (mt_session_answer(s, eng, eng->sampled[i]))
             finish(eng, s, false);
         else if (must_shorten(eng, s, t))
             finish(eng, s, true);

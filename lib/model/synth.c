@@ -109,7 +109,9 @@ static void fill(void *data, enum mt_dtype type, int64_t n, uint64_t key, struct
     float *f32 = data;
     uint16_t *h = data;
 
+#ifndef __SANITIZE_THREAD__ /* it can't see libgomp's barriers, and would report the loop */
 #pragma omp parallel for schedule(static) if (n >= PARALLEL_FROM)
+#endif
     for (int64_t w = 0; w < (n + 3) / 4; w++) {
         uint64_t word = mt_mix64(key + (uint64_t)w);
         int64_t last = 4 * w + 4 < n ? 4 * w + 4 : n;

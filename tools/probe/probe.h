@@ -1,0 +1,37 @@
+/*
+ * probe.h: the subcommands of mt-probe. Each takes its own argv (argv[0] is "mt-probe NAME") and
+ * returns an exit status; stdout is closed by the dispatcher.
+ */
+#ifndef MT_PROBE_H
+#define MT_PROBE_H
+
+#include "engine/engine.h"
+
+/* On a model (model.c …). */
+int probe_tokens(int argc, char **argv);
+int probe_logits(int argc, char **argv);
+int probe_embed(int argc, char **argv);
+
+/* -m MODEL with its backend, for the subcommands that compute. */
+struct probe_model {
+    const char *spec, *backend;
+    int threads;
+    struct mt_backend *be;
+    struct mt_model *m;
+};
+/* The options that these subcommands share; true if the key was one of them. */
+#define PROBE_MODEL_OPTIONS                                                                          \
+    {"model", 'm', "MODEL", 0, "Directory as released, or synth:NAME[,key=value…] "                  \
+                               "(default synth:qwen2.5-omni-tiny)", 1},                              \
+    {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},             \
+    {"backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1}
+struct argp_state;
+bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
+/* Prints the reason and returns an exit status on failure. */
+int probe_model_open(struct probe_model *p);
+void probe_model_close(struct probe_model *p);
+
+/* FILE[@start:len] (durations): mono at rate_hz. Prints the reason and returns an exit status on failure. */
+int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
+
+#endif
