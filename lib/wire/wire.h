@@ -17,10 +17,12 @@
 
 /* Limits, enforced before memory is allocated. */
 enum {
-    MT_WIRE_LINE_MAX = 64 << 10,      /* bytes of a JSON line */
-    MT_WIRE_PAYLOAD_MAX = 16 << 20,   /* "bytes" of one message; it is passed on in pieces, never held whole */
-    MT_WIRE_OUT_MAX = 4 << 20,        /* bytes a slow reader may leave unread before it is cut off */
-    MT_WIRE_RATE_MIN = 4000, MT_WIRE_RATE_MAX = 768000
+    MT_WIRE_LINE_MAX = 64 << 10, /* bytes of a JSON line */
+    MT_WIRE_PAYLOAD_MAX =
+        16 << 20, /* "bytes" of one message; it is passed on in pieces, never held whole */
+    MT_WIRE_OUT_MAX = 4 << 20, /* bytes a slow reader may leave unread before it is cut off */
+    MT_WIRE_RATE_MIN = 4000,
+    MT_WIRE_RATE_MAX = 768000
 };
 
 /* ---- parser ---- */
@@ -50,11 +52,12 @@ enum mt_pcm { MT_PCM_S16LE, MT_PCM_F32LE };
 
 /* What an "open" asks for. */
 struct mt_wire_open {
-    int rate_hz;          /* "rate", default the model's; the server converts */
-    enum mt_pcm format;   /* "format": "s16le" (default) or "f32le" */
-    bool tokens;          /* "tokens": true wants the ids in records */
-    char *system;         /* "prompt", malloc'ed or NULL */
-    struct mt_session_opts session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */
+    int rate_hz;        /* "rate", default the model's; the server converts */
+    enum mt_pcm format; /* "format": "s16le" (default) or "f32le" */
+    bool tokens;        /* "tokens": true wants the ids in records */
+    char *system;       /* "prompt", malloc'ed or NULL */
+    struct mt_session_opts
+        session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */
 };
 /*
  * Ranges are checked; -EINVAL names the member and the expectation. On success the caller frees system;
@@ -86,17 +89,20 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
 struct mt_server_opts {
     const char *path;
     int (*ready)(void *ctx); /* once, when it accepts; a negative value ends the server with it */
-    void (*note)(void *ctx, enum mt_level level, const char *text); /* what happens to connections, for -v; may be NULL */
+    void (*note)(void *ctx, enum mt_level level,
+                 const char *text); /* what happens to connections, for -v; may be NULL */
     void *ctx;
 };
-int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o, struct mt_err *e);
+int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
+                    struct mt_err *e);
 
 /*
  * One session over two descriptors (mt-serve without -s): blocking, in the calling thread; reading waits while the engine
  * works, so that nothing piles up. in_fd is the client's side of the wire. Returns 0 if every frame was answered and the stream ended well;
  * -EPIPE, with nothing in e, when the reader of out left. Signals as above: the first SIGTERM or SIGINT ends the call in order ("shutdown").
  */
-int mt_serve_stdio(struct mt_engine *eng, struct mt_model *m, int in_fd, FILE *out, struct mt_err *e);
+int mt_serve_stdio(struct mt_engine *eng, struct mt_model *m, int in_fd, FILE *out,
+                   struct mt_err *e);
 
 /*
  * The engine reports through these: made before the engine, whose options hold them, and bound by mt_serve_* for as long as it runs
@@ -111,11 +117,13 @@ struct mt_engine_events mt_wire_hub_events(struct mt_wire_hub *h);
 
 struct mt_wire_client;
 /* -ENOENT, -ECONNREFUSED … with the path in e. timeout_ns for connecting and for each answer, 0: wait for ever. */
-int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeout_ns, struct mt_err *e);
+int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeout_ns,
+                    struct mt_err *e);
 void mt_wire_disconnect(struct mt_wire_client **c);
 int mt_wire_fd(const struct mt_wire_client *c);
 /* Send one object (steals it), with payload bytes behind it (n 0: none). */
-int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, size_t n, struct mt_err *e);
+int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, size_t n,
+                 struct mt_err *e);
 /* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO; -EINTR
  * (nothing in e) when a signal came, so that a watcher can stop. */
 int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e);

@@ -1,0 +1,222 @@
+/*
+ * server.c: the I/O thread of a server: one libuv loop over the listener, the connections, the signals
+ * and the engine's outbox. It never waits for the engine and the engine never waits for a client.
+ */
+#include "wire/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define FINAL_MS  5000 /* for readers to fetch what was said at the end */
+#define OTHER_FDS 64   /* descriptors that are no connection's */
+
+void mt_server_note(struct mt_server *s, enum mt_level level, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+
+    if (!s->opts->note)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    s->opts->note(s->opts->ctx, level, text);
+}
+
+static void on_final(uv_timer_t *t)
+{
+    mt_conn_finish_all(t->data, true);
+}
+
+static void close_handle(uv_handle_t *h)
+{
+    if (!uv_is_closing(h))
+        uv_close(h, NULL);
+}
+
+void mt_server_conn_gone(struct mt_server *s)
+{
+    s->n_conns--;
+    if (s->done && s->n_conns == 0)
+        close_handle((uv_handle_t *)&s->final);
+}
+
+/* The engine has ended: the loop ends when the last connection has its last line. */
+static void wind_up(struct mt_server *s)
+{
+    s->done = true;
+    close_handle((uv_handle_t *)&s->mail);
+    close_handle((uv_handle_t *)&s->term);
+    close_handle((uv_handle_t *)&s->intr);
+    close_handle((uv_handle_t *)&s->accept);
+    close_handle((uv_handle_t *)&s->sweep);
+    if (s->n_conns == 0) {
+        close_handle((uv_handle_t *)&s->final);
+        return;
+    }
+    uv_timer_start(&s->final, on_final, FINAL_MS, FINAL_MS);
+    mt_conn_finish_all(s, false);
+}
+
+static void on_mail(uv_async_t *a)
+{
+    struct mt_server *s = a->data;
+    struct mt_mail *list = mt_box_take(&s->worker.out, 0), *m;
+    bool done = false;
+
+    while ((m = list)) {
+        struct mt_conn *c = mt_conn_find(s, m);
+
+        list = m->next;
+        done = done || m->kind == MT_MAIL_DONE;
+        if (c)
+            mt_conn_mail(c, m);
+        if (m->watch)
+            mt_conn_broadcast(s, m);
+        mt_mail_free(m);
+    }
+    if (done)
+        wind_up(s);
+}
+
+static void notify(void *ctx)
+{
+    struct mt_server *s = ctx;
+
+    uv_async_send(&s->mail);
+}
+
+static void on_connection(uv_stream_t *stream, int status)
+{
+    if (status == 0)
+        mt_conn_accept(stream->data);
+}
+
+/*
+ * The first signal. From here on the default action stands again, so that a second one ends the
+ * process at once; the socket file is gone by then.
+ */
+static void on_signal(uv_signal_t *sig, int signum)
+{
+    struct mt_server *s = sig->data;
+    struct mt_mail *m = mt_mail_new(MT_MAIL_SHUTDOWN, 0, 0, 0);
+
+    if (!m)
+        return;
+    mt_listen_unlink(&s->listener, s->opts->path);
+    uv_signal_stop(&s->term);
+    uv_signal_stop(&s->intr);
+    close_handle((uv_handle_t *)&s->accept);
+    s->stopping = true;
+    mt_server_note(s, MT_INFO, "%s: finishing %d connections", strsignal(signum), s->n_conns);
+    mt_conn_stop_all(s);
+    mt_box_push(&s->worker.in, m);
+}
+
+/* As many connections as the engine may have sessions, some to control it, and as descriptors allow. */
+static int connection_limit(int max_sessions)
+{
+    rlim_t want = (rlim_t)max_sessions + MT_CONTROL_CONNS + OTHER_FDS;
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want) {
+        r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+        setrlimit(RLIMIT_NOFILE, &r);
+        if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want)
+            want = r.rlim_cur;
+    }
+    return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
+}
+
+/* Handles in the order of the struct; on failure those made are closed by the caller's final run. */
+static int make_handles(struct mt_server *s)
+{
+    int rc;
+
+    if ((rc = uv_async_init(&s->loop, &s->mail, on_mail)) < 0 ||
+        (rc = uv_signal_init(&s->loop, &s->term)) < 0 ||
+        (rc = uv_signal_init(&s->loop, &s->intr)) < 0 ||
+        (rc = uv_pipe_init(&s->loop, &s->accept, 0)) < 0 ||
+        (rc = uv_timer_init(&s->loop, &s->sweep)) < 0 ||
+        (rc = uv_timer_init(&s->loop, &s->final)) < 0)
+        return rc;
+    s->mail.data = s->term.data = s->intr.data = s->accept.data = s->sweep.data = s->final.data = s;
+    if ((rc = uv_pipe_open(&s->accept, s->listener.fd)) < 0)
+        return rc;
+    s->listener.fd = -1; /* the handle's now */
+    if ((rc = uv_listen((uv_stream_t *)&s->accept, 1024, on_connection)) < 0 ||
+        (rc = uv_signal_start(&s->term, on_signal, SIGTERM)) < 0 ||
+        (rc = uv_signal_start(&s->intr, on_signal, SIGINT)) < 0)
+        return rc;
+    return 0;
+}
+
+static void close_each(uv_handle_t *h, void *arg)
+{
+    (void)arg;
+    close_handle(h);
+}
+
+static int serve(struct mt_server *s, struct mt_err *e)
+{
+    int rc = uv_loop_init(&s->loop);
+
+    if (rc < 0)
+        return mt_err_set(e, rc, "event loop: %s", uv_strerror(rc));
+    if ((rc = make_handles(s)) < 0)
+        mt_err_set(e, rc, "event loop: %s", uv_strerror(rc));
+    if (!rc && s->opts->ready)
+        rc = s->opts->ready(s->opts->ctx);
+    if (!rc)
+        rc = mt_worker_start(&s->worker, e);
+    if (rc < 0)
+        uv_walk(&s->loop, close_each, NULL); /* no connection is accepted before the loop runs */
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    mt_worker_free(&s->worker);
+    uv_loop_close(&s->loop);
+    return rc;
+}
+
+int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
+                    struct mt_err *e)
+{
+    struct mt_server *s = calloc(1, sizeof(*s));
+    void (*hup)(int), (*pipe)(int);
+    int rc;
+
+    if (!s)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    s->opts = o;
+    s->worker.eng = eng;
+    s->worker.model = m;
+    s->worker.notify = notify;
+    s->worker.ctx = s;
+    s->listener.fd = -1;
+    if (!mt_wire_hub_of(eng)) {
+        free(s);
+        return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");
+    }
+    json_object_seed(0); /* before there are two threads that make objects */
+    hup = signal(SIGHUP, SIG_IGN);
+    pipe = signal(SIGPIPE, SIG_IGN);
+    s->slots = connection_limit(mt_engine_options(eng)->max_sessions);
+    s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
+    rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
+    if (!rc && (rc = mt_listen(&s->listener, o->path, e)) == 0) {
+        rc = serve(s, e);
+        mt_listen_unlink(&s->listener, o->path);
+    }
+    if (s->listener.fd >= 0)
+        close(s->listener.fd);
+    mt_worker_free(&s->worker);
+    signal(SIGHUP, hup);
+    signal(SIGPIPE, pipe);
+    free(s->conns);
+    free(s);
+    return rc;
+}

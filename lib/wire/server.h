@@ -1,0 +1,58 @@
+/*
+ * server.h: private to lib/wire: the I/O thread: the server's loop, and its connections.
+ */
+#ifndef MT_WIRE_SERVER_H
+#define MT_WIRE_SERVER_H
+
+#include "wire/listen.h"
+#include "wire/worker.h"
+
+#include <uv.h>
+
+#define MT_CONTROL_CONNS 64         /* connections beyond --max-sessions */
+#define MT_READ_MAX      (64 << 10) /* bytes of one read */
+
+struct mt_conn;
+
+struct mt_server {
+    const struct mt_server_opts *opts;
+    struct mt_worker worker;
+    struct mt_listener listener;
+    uv_loop_t loop;
+    uv_async_t mail;
+    uv_signal_t term, intr;
+    uv_pipe_t accept;
+    uv_timer_t sweep;       /* for clients that vanish while nobody reads from them */
+    uv_timer_t final;       /* the end does not wait for slow readers */
+    struct mt_conn **conns; /* [slots] */
+    int slots, n_conns;     /* n_conns: those refused for lack of a slot too */
+    uint64_t last_id;
+    bool stopping;         /* nobody is admitted any more */
+    bool done;             /* the engine has ended */
+    char buf[MT_READ_MAX]; /* libuv reads and hands over before it reads again: one is enough */
+};
+
+/* ---- conn.c ---- */
+
+/* The listener has a connection. */
+void mt_conn_accept(struct mt_server *s);
+/* A line from the engine for c; m stays the caller's. */
+void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m);
+/* Who a mail is for, NULL if that connection is gone. */
+struct mt_conn *mt_conn_find(struct mt_server *s, const struct mt_mail *m);
+/* A record for those who watch. */
+void mt_conn_broadcast(struct mt_server *s, const struct mt_mail *m);
+/* Look for clients that left unnoticed. True while there are connections that need it. */
+bool mt_conn_sweep(struct mt_server *s);
+/* The server stops: sessions are no longer read, those that have not said anything are refused. */
+void mt_conn_stop_all(struct mt_server *s);
+/* Say what is left to say and close; now: without. */
+void mt_conn_finish_all(struct mt_server *s, bool now);
+
+/* ---- server.c ---- */
+
+void mt_server_note(struct mt_server *s, enum mt_level level, const char *fmt, ...) MT_PRINTF(3, 4);
+/* A connection is closed and freed. */
+void mt_server_conn_gone(struct mt_server *s);
+
+#endif

@@ -1,0 +1,467 @@
+/*
+ * worker.c: the engine thread of a server. One round: take the mail, move held audio into the engine
+ * as far as it has room, give back credit for it, note the state for watchers, tick. Audio that the
+ * engine has no room for stays in its session's queue, uncredited, which is what stops the I/O thread
+ * from reading more of it.
+ */
+#include "wire/worker.h"
+#include "wire/intake.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sessions may be idle, but the engine also watches the clock for them. */
+#define IDLE_NS (20 * MT_NS_PER_MS)
+/* Lines that the I/O thread has not fetched yet. */
+#define OUT_MAX (16 << 20)
+
+struct mt_call {
+    int slot;
+    uint64_t conn;
+    int64_t session;
+    bool tokens;
+    bool closed; /* the engine has let go of it; freed between rounds */
+    bool mute;   /* its connection has had its last line */
+    size_t credit;
+    struct mt_mail *head, *tail; /* audio and end, not yet in the engine */
+    int64_t t_ns;                /* arrival of what intake.out holds */
+    struct mt_intake intake;
+};
+
+static void post(struct mt_worker *w, struct mt_mail *m)
+{
+    if (mt_box_push(&w->out, m))
+        w->notify(w->ctx);
+}
+
+/* A line to a connection. Without memory the line is lost, and the connection with it. */
+static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
+{
+    size_t n = 0;
+    char *line = mt_wire_line(obj, &n);
+    struct mt_mail *m = mt_mail_new(MT_MAIL_LINE, head.slot, head.conn, line ? n : 0);
+
+    if (m) {
+        m->finish = head.finish || !line;
+        m->watch = head.watch;
+        m->charge = head.charge;
+        m->n = line ? n : 0;
+        if (line)
+            memcpy(m->data, line, n);
+        post(w, m);
+    }
+    free(line);
+}
+
+static void call_free(struct mt_worker *w, struct mt_call *c)
+{
+    w->calls[c->slot] = NULL;
+    mt_mail_free_all(c->head);
+    mt_intake_close(&c->intake);
+    free(c);
+}
+
+static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
+{
+    struct mt_call *c = w->calls[m->slot];
+
+    return c && c->conn == m->conn && !c->closed ? c : NULL;
+}
+
+static struct mt_call *call_by_session(struct mt_worker *w, int64_t session)
+{
+    for (int i = 0; i < w->slots; i++)
+        if (w->calls[i] && !w->calls[i]->closed && w->calls[i]->session == session)
+            return w->calls[i];
+    return NULL;
+}
+
+/* ---- events ---- */
+
+static void on_frame(void *ctx, const struct mt_record *r)
+{
+    struct mt_worker *w = ctx;
+    struct mt_call *c = call_by_session(w, r->session);
+    struct mt_mail to = {.slot = c ? c->slot : 0, .conn = c && !c->mute ? c->conn : 0};
+    bool watched = atomic_load(&w->watchers) > 0;
+
+    if (c && c->tokens && to.conn)
+        post_line(w, mt_wire_record_json(r, true), to);
+    if (c && c->tokens)
+        to.conn = 0;
+    to.watch = watched;
+    if (to.conn || watched)
+        post_line(w, mt_wire_record_json(r, false), to);
+}
+
+static void on_closed(void *ctx, int64_t session, const char *reason, int64_t frames)
+{
+    struct mt_worker *w = ctx;
+    struct mt_call *c = call_by_session(w, session);
+
+    if (!c)
+        return;
+    c->closed = true;
+    if (!c->mute)
+        post_line(w, mt_wire_closed_json(session, reason, frames),
+                  (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
+}
+
+/* ---- mail ---- */
+
+static void fail(struct mt_worker *w, struct mt_call *c, const char *text)
+{
+    post_line(w, mt_wire_error_json(false, text),
+              (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
+    c->mute = true;
+    mt_engine_close(w->eng, c->session, "error");
+    c->closed = true;
+}
+
+static void handle_open(struct mt_worker *w, const struct mt_mail *m)
+{
+    struct mt_mail to = {.slot = m->slot, .conn = m->conn, .charge = m->charge};
+    const struct mt_wire_open *o = m->open;
+    struct mt_err e = {0};
+    const char *reason = NULL;
+    double retry_s = 0;
+    struct mt_call *c;
+    int rc;
+
+    if (w->calls[m->slot])
+        call_free(w, w->calls[m->slot]); /* of a connection before, closed in this same round */
+    c = calloc(1, sizeof(*c));
+    rc = c ? 0 : mt_err_set(&e, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = mt_intake_open(&c->intake, o->format, o->rate_hz,
+                            mt_model_info(w->model)->sample_rate_hz, &e);
+    if (!rc)
+        rc = mt_engine_open(w->eng, &o->session, &c->session, &reason, &retry_s, &e);
+    to.finish = rc < 0;
+    if (rc == 0) {
+        c->slot = m->slot;
+        c->conn = m->conn;
+        c->tokens = o->tokens;
+        w->calls[c->slot] = c;
+        post_line(
+            w, mt_wire_opened_json(w->eng, w->model, o, c->session, mt_intake_lag(&c->intake)), to);
+        return;
+    }
+    if (rc == -EAGAIN && reason)
+        post_line(w, mt_wire_refused_json(reason, retry_s), to);
+    else
+        post_line(w, mt_wire_error_json(true, e.code ? e.text : strerror(-rc)), to);
+    if (c)
+        mt_intake_close(&c->intake);
+    free(c);
+}
+
+static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
+{
+    struct mt_mail to = {.slot = m->slot, .conn = m->conn, .charge = m->charge};
+    struct mt_engine_stats s;
+    json_t *o;
+
+    switch (m->kind) {
+    case MT_MAIL_STATS:
+        mt_engine_stats(w->eng, &s);
+        o = mt_wire_stats_json(&s);
+        break;
+    case MT_MAIL_CAP:
+        mt_engine_set_cap(w->eng, m->cap);
+        o = mt_wire_object(m->first, "cap");
+        json_object_set_new(o, "cap", json_integer(m->cap));
+        break;
+    default:
+        mt_engine_drain(w->eng);
+        o = mt_wire_object(m->first, "drain");
+        break;
+    }
+    post_line(w, o, to);
+}
+
+/* Keep audio and end in order until the engine has room. True if m was kept. */
+static bool keep(struct mt_worker *w, struct mt_mail *m)
+{
+    struct mt_call *c = call_of(w, m);
+
+    if (!c)
+        return false;
+    m->next = NULL;
+    if (c->tail)
+        c->tail->next = m;
+    else
+        c->head = m;
+    c->tail = m;
+    return true;
+}
+
+static void handle(struct mt_worker *w, struct mt_mail *m)
+{
+    struct mt_call *c;
+
+    switch (m->kind) {
+    case MT_MAIL_OPEN:
+        handle_open(w, m);
+        break;
+    case MT_MAIL_AUDIO:
+    case MT_MAIL_END:
+        if (keep(w, m))
+            return;
+        break;
+    case MT_MAIL_CLOSE:
+        c = call_of(w, m);
+        if (c) {
+            c->mute = true;
+            mt_engine_close(w->eng, c->session, m->reason);
+            c->closed = true;
+        }
+        break;
+    case MT_MAIL_SHUTDOWN:
+        w->stopping = true;
+        mt_engine_drain(w->eng);
+        break;
+    default:
+        handle_stats(w, m);
+        break;
+    }
+    mt_mail_free(m);
+}
+
+/* ---- audio ---- */
+
+static void pop(struct mt_call *c)
+{
+    struct mt_mail *m = c->head;
+
+    c->credit += m->charge;
+    c->head = m->next;
+    if (!c->head)
+        c->tail = NULL;
+    mt_mail_free(m);
+}
+
+/* The next piece of a session's queue: 1 if there was one, 0 at its end. */
+static int convert(struct mt_worker *w, struct mt_call *c, struct mt_err *e)
+{
+    struct mt_mail *m = c->head;
+    size_t used = 0;
+    int rc = 0;
+
+    if (!m)
+        return 0;
+    c->t_ns = m->t_ns;
+    if (m->kind == MT_MAIL_AUDIO) {
+        rc = mt_intake_bytes(&c->intake, m->data + m->at, m->n - m->at, &used, e);
+        m->at += used;
+        if (!rc && m->at == m->n)
+            pop(c);
+    } else if (!c->intake.flushed) {
+        rc = mt_intake_flush(&c->intake, e);
+    } else {
+        pop(c);
+        rc = mt_engine_end(w->eng, c->session, c->t_ns);
+    }
+    return rc < 0 ? rc : 1;
+}
+
+/* Move a session's audio into the engine until one of them has enough. True if any went. */
+static bool pump(struct mt_worker *w, struct mt_call *c)
+{
+    struct mt_intake *it = &c->intake;
+    struct mt_err e = {0};
+    bool moved = false;
+    int64_t n;
+    int rc = 1;
+
+    while (!c->closed && rc > 0) {
+        if (it->n_out == 0) {
+            rc = convert(w, c, &e);
+            moved |= rc > 0;
+            continue;
+        }
+        n = mt_engine_audio(w->eng, c->session, it->out, it->n_out, c->t_ns);
+        if (n < 0) {
+            rc = (int)n;
+        } else {
+            mt_intake_taken(it, n);
+            moved |= n > 0;
+            if (it->n_out > 0)
+                break; /* no room: wait for a tick */
+        }
+    }
+    if (rc < 0 && !c->closed)
+        fail(w, c, e.code ? e.text : strerror(-rc));
+    return moved;
+}
+
+static bool pump_all(struct mt_worker *w)
+{
+    bool moved = false;
+
+    for (int i = 0; i < w->slots; i++) {
+        struct mt_call *c = w->calls[i];
+
+        if (!c)
+            continue;
+        if (!c->closed)
+            moved |= pump(w, c);
+        if (c->closed) {
+            call_free(w, c);
+        } else if (c->credit > 0) {
+            struct mt_mail *m = mt_mail_new(MT_MAIL_CREDIT, c->slot, c->conn, 0);
+
+            if (!m)
+                continue; /* later */
+            m->charge = c->credit;
+            c->credit = 0;
+            post(w, m);
+        }
+    }
+    return moved;
+}
+
+/* ---- the thread ---- */
+
+static int64_t now_ns(void)
+{
+    struct mt_clock c = mt_clock_real();
+
+    return c.now_ns(&c);
+}
+
+static struct mt_wire_status snapshot(struct mt_worker *w)
+{
+    struct mt_engine_stats s;
+    struct mt_wire_status st;
+    int64_t t = now_ns();
+
+    mt_engine_stats(w->eng, &s);
+    st = (struct mt_wire_status){.t_s = s.t_s,
+                                 .oldest_ms = s.oldest_ms,
+                                 .pool = s.pool,
+                                 .sessions = s.sessions,
+                                 .pending = s.pending,
+                                 .cap = s.cap};
+    pthread_mutex_lock(&w->lock);
+    w->status = st;
+    w->status_ns = t;
+    pthread_mutex_unlock(&w->lock);
+    return st;
+}
+
+struct mt_wire_status mt_worker_status(struct mt_worker *w)
+{
+    struct mt_wire_status s;
+    int64_t age;
+
+    pthread_mutex_lock(&w->lock);
+    s = w->status;
+    age = now_ns() - w->status_ns;
+    pthread_mutex_unlock(&w->lock);
+    s.t_s += (double)age / 1e9;
+    if (s.pending > 0) /* a thread that is stuck in a tick can't hide it */
+        s.oldest_ms += (double)age / 1e6;
+    return s;
+}
+
+static void close_all(struct mt_worker *w, const char *reason)
+{
+    for (int i = 0; i < w->slots; i++) {
+        struct mt_call *c = w->calls[i];
+
+        if (!c)
+            continue;
+        if (!c->closed)
+            mt_engine_close(w->eng, c->session, reason);
+        call_free(w, c);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct mt_worker *w = arg;
+    struct mt_wire_status st = snapshot(w);
+    bool busy = false, moved;
+    struct mt_mail *m;
+
+    while (!mt_box_closed(&w->in)) {
+        struct mt_mail *list = mt_box_take(&w->in, busy                             ? 0
+                                                   : st.sessions > 0 || w->stopping ? IDLE_NS
+                                                                                    : -1);
+
+        while ((m = list)) {
+            list = m->next;
+            handle(w, m);
+        }
+        moved = pump_all(w);
+        snapshot(w);
+        busy = mt_engine_tick(w->eng);
+        st = snapshot(w);
+        if (w->stopping && !busy && !moved && st.pending == 0)
+            break;
+    }
+    close_all(w, "shutdown");
+    post(w, w->done);
+    w->done = NULL;
+    return NULL;
+}
+
+int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
+{
+    int rc;
+
+    w->slots = slots;
+    w->calls = mt_alloc((size_t)slots, sizeof(struct mt_call *));
+    w->done = mt_mail_new(MT_MAIL_DONE, 0, 0, 0);
+    if (!w->calls || !w->done)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0 ||
+        (rc = -pthread_mutex_init(&w->lock, NULL)) < 0)
+        return mt_err_set(e, rc, "%s", strerror(-rc));
+    w->made = true;
+    return 0;
+}
+
+int mt_worker_start(struct mt_worker *w, struct mt_err *e)
+{
+    struct mt_wire_sink sink = {.ctx = w, .frame = on_frame, .closed = on_closed};
+    struct mt_wire_hub *hub = mt_wire_hub_of(w->eng);
+    sigset_t all, old;
+    int rc;
+
+    mt_wire_hub_bind(hub, &sink);
+    snapshot(w);
+    sigfillset(&all); /* signals are the I/O thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(&w->thread, NULL, run, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc) {
+        mt_wire_hub_bind(hub, NULL);
+        return mt_err_set(e, -rc, "can't start the engine's thread: %s", strerror(rc));
+    }
+    w->started = true;
+    return 0;
+}
+
+void mt_worker_free(struct mt_worker *w)
+{
+    if (w->started) {
+        mt_box_close(&w->in);
+        mt_box_close(&w->out);
+        pthread_join(w->thread, NULL);
+        mt_wire_hub_bind(mt_wire_hub_of(w->eng), NULL);
+    }
+    if (w->made) {
+        mt_box_free(&w->in);
+        mt_box_free(&w->out);
+        pthread_mutex_destroy(&w->lock);
+    }
+    mt_mail_free(w->done);
+    free(w->calls);
+    w->done = NULL;
+    w->calls = NULL;
+    w->started = w->made = false;
+}

@@ -1,0 +1,45 @@
+/*
+ * worker.h: private to lib/wire: the engine thread of a server. It owns the engine while it runs: mail
+ * comes in, lines go out, and a snapshot for watchers is there at all times.
+ */
+#ifndef MT_WIRE_WORKER_H
+#define MT_WIRE_WORKER_H
+
+#include "wire/internal.h"
+#include "wire/mail.h"
+
+#include <stdatomic.h>
+
+struct mt_call; /* worker.c: the engine thread's side of a connection that is a session */
+
+struct mt_worker {
+    struct mt_engine *eng;
+    struct mt_model *model;
+    struct mt_box in, out;
+    void (*notify)(void *ctx); /* the outbox is no longer empty; called in the engine thread */
+    void *ctx;
+    atomic_int watchers;
+
+    /* the engine thread's */
+    struct mt_call **calls; /* [slots] */
+    int slots;
+    bool stopping;
+    struct mt_mail *done; /* made early, so that the end needs no memory */
+
+    pthread_mutex_t lock; /* of the snapshot */
+    struct mt_wire_status status;
+    int64_t status_ns;
+
+    pthread_t thread;
+    bool started, made;
+};
+
+/* slots: connections at most. The worker is zeroed but for eng, model, notify and ctx. */
+int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e);
+int mt_worker_start(struct mt_worker *w, struct mt_err *e);
+/* Ends the thread, after the tick that it is in if it has not ended already. */
+void mt_worker_free(struct mt_worker *w);
+/* The engine as it is now: the last snapshot, aged by the time since. Any thread. */
+struct mt_wire_status mt_worker_status(struct mt_worker *w);
+
+#endif
