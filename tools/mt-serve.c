@@ -1,0 +1,373 @@
+/*
+ * mt-serve: a speech model as a server on a Unix socket, or one call through a pipe. Options, and
+ * the parts put together; the work is lib/engine's and lib/wire's.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wire/wire.h"
+
+#define KV_DEFAULT   "window=2048,sinks=4"
+#define POOL_DEFAULT (INT64_C(2) << 30)
+
+enum {
+    OPT_KV = 256,
+    OPT_ROPE,
+    OPT_BLOCK,
+    OPT_POOL,
+    OPT_KV_TYPE,
+    OPT_FRAME,
+    OPT_DEADLINE,
+    OPT_MODE,
+    OPT_ANSWER_TOKENS,
+    OPT_STEP_TOKENS,
+    OPT_MAX_SESSIONS,
+    OPT_IDLE_TIMEOUT,
+    OPT_SYSTEM,
+    OPT_SEED,
+    OPT_THREADS,
+    OPT_BACKEND,
+    OPT_SILENT_STALL,
+    OPT_DRY_RUN,
+};
+
+static const struct argp_option options[] = {
+    {"model", 'm', "MODEL", 0,
+     "A released directory, or synth:NAME[,seed=N][,layers=N][,dtype=T] (default "
+     "synth:qwen2.5-omni-tiny)",
+     1},
+    {"socket", 's', "SOCKET", 0,
+     "Serve on this Unix socket (default: one call over standard input and output)", 1},
+    {"dry-run", OPT_DRY_RUN, 0, 0, "Print the ready line with the memory plan and exit", 1},
+    {0, 0, 0, 0, "Memory:", 2},
+    {"kv", OPT_KV, "POLICY", 0,
+     "unbounded, or window=W[,sinks=S|prompt] in tokens (default " KV_DEFAULT ")", 0},
+    {"rope", OPT_ROPE, "WHERE", 0,
+     "Where sinks stand: cache, before the window (default), or absolute", 0},
+    {"pool", OPT_POOL, "SIZE", 0,
+     "KV memory of all sessions: bytes, or Nb for blocks (default 2GiB)", 0},
+    {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
+    {"kv-type", OPT_KV_TYPE, "TYPE", 0,
+     "Storage of keys and values: bf16 (default), f16, f32, int8", 0},
+    {0, 0, 0, 0, "Time:", 3},
+    {"frame", OPT_FRAME, "D", 0, "Length of a frame (default: the model's own beat)", 0},
+    {"deadline", OPT_DEADLINE, "D", 0,
+     "From a frame's audio being complete to its answer being due (default: the frame's length)",
+     0},
+    {"mode", OPT_MODE, "MODE", 0,
+     "turn: an answer ends where the model ends it (default); free: it always has --answer-tokens",
+     0},
+    {"answer-tokens", OPT_ANSWER_TOKENS, "N", 0, "Most tokens of a frame's answer (default 16)", 0},
+    {"step-tokens", OPT_STEP_TOKENS, "N", 0, "Most rows of one step, all sessions (default 512)",
+     0},
+    {0, 0, 0, 0, "Sessions:", 4},
+    {"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Most sessions at a time (default 256)", 0},
+    {"idle-timeout", OPT_IDLE_TIMEOUT, "D", 0,
+     "Close a session that sends nothing for so long (default 0: never)", 0},
+    {"system", OPT_SYSTEM, "TEXT", 0,
+     "System prompt of sessions that bring none (default: the model's)", 0},
+    {"seed", OPT_SEED, "N", 0, "Seed of sessions that bring none (default 1)", 0},
+    {0, 0, 0, 0, "Other:", 5},
+    {"threads", OPT_THREADS, "N", 0,
+     "Threads that compute (default 0: as many as there are processors)", 0},
+    {"backend", OPT_BACKEND, "NAME", 0, "What computes: cpu (default)", 0},
+    {"silent-stall", OPT_SILENT_STALL, 0, 0,
+     "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
+    {"quiet", 'q', 0, 0, "Only errors on standard error", 0},
+    {"verbose", 'v', 0, 0, "Say what happens to connections (twice: to each)", 0},
+    {0},
+};
+
+static const char doc[] =
+    "Serve a real-time speech model, each call's memory bounded.\v"
+    "One call through a pipe:  mt-feed call.wav | mt-serve | jq -r .text\n"
+    "A server:  mt-serve -s mt.sock &  mt-feed -s mt.sock call.wav\n\n"
+    "Sizes take K, M, G, KiB, MiB, GiB; durations take ms, s, min, h, a bare number is seconds.";
+
+struct args {
+    struct mt_engine_opts engine;
+    const char *model, *socket, *backend;
+    int64_t pool_bytes; /* 0: engine.pool_blocks says it */
+    int threads;
+    bool dry_run;
+    enum mt_level level;
+};
+
+/* ---- options ---- */
+
+static int64_t integer(struct argp_state *st, const char *name, const char *arg, int64_t lo,
+                       int64_t hi)
+{
+    int64_t v = 0;
+
+    if (mt_parse_i64(arg, lo, hi, &v) < 0)
+        argp_error(st, "%s: '%s' is not a number in %lld..%lld", name, arg, (long long)lo,
+                   (long long)hi);
+    return v;
+}
+
+static int64_t duration(struct argp_state *st, const char *name, const char *arg, bool zero)
+{
+    int64_t ns = 0;
+
+    if (mt_parse_duration(arg, &ns) < 0 || (ns == 0 && !zero))
+        argp_error(st, "%s: '%s' is not a duration%s (ms, s, min, h; a bare number is seconds)",
+                   name, arg, zero ? "" : " above 0");
+    return ns;
+}
+
+/* Index of arg among n words; argp_error does not return in a tool. */
+static int word(struct argp_state *st, const char *name, const char *arg, const char *const *words,
+                int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(arg, words[i]))
+            return i;
+    argp_error(st, "%s: '%s' is not %s%s%s%s%s%s%s", name, arg, words[0], n > 2 ? ", " : " or ",
+               words[1],
+               n > 3   ? ", "
+               : n > 2 ? " or "
+                       : "",
+               n > 2 ? words[2] : "", n > 3 ? " or " : "", n > 3 ? words[3] : "");
+    return 0;
+}
+
+static void parse_pool(struct argp_state *st, struct args *a, const char *arg)
+{
+    size_t n = strlen(arg);
+    char *blocks;
+    int rc;
+
+    a->pool_bytes = a->engine.pool_blocks = 0;
+    if (n > 1 && arg[n - 1] == 'b') {
+        blocks = strndup(arg, n - 1);
+        rc = blocks ? mt_parse_i64(blocks, 1, INT32_MAX, &a->engine.pool_blocks) : -ENOMEM;
+        free(blocks);
+    } else {
+        rc = mt_parse_size(arg, &a->pool_bytes);
+        rc = !rc && a->pool_bytes == 0 ? -ERANGE : rc;
+    }
+    if (rc < 0)
+        argp_error(st,
+                   "--pool: '%s' is not a size (K, M, G, KiB, MiB, GiB) nor a number of blocks "
+                   "(512b)",
+                   arg);
+}
+
+static void check(struct argp_state *st, const struct args *a)
+{
+    if (a->socket && !*a->socket)
+        argp_error(st, "--socket: the path is empty");
+    if (!a->socket && !a->dry_run && isatty(STDIN_FILENO))
+        argp_error(st,
+                   "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
+                   "socket (-s SOCKET)",
+                   mt_msg_program_name());
+}
+
+static error_t parse(int key, char *arg, struct argp_state *st)
+{
+    static const char *const ropes[] = {"cache", "absolute"}, *const modes[] = {"turn", "free"};
+    static const char *const types[] = {"bf16", "f16", "f32", "int8"};
+    static const enum mt_dtype type_of[] = {MT_BF16, MT_F16, MT_F32, MT_INT8};
+    struct args *a = st->input;
+    struct mt_engine_opts *o = &a->engine;
+    struct mt_err e = {0};
+
+    switch (key) {
+    case 'm':
+        a->model = arg;
+        break;
+    case 's':
+        a->socket = arg;
+        break;
+    case OPT_DRY_RUN:
+        a->dry_run = true;
+        break;
+    case OPT_KV:
+        if (mt_policy_parse(arg, &o->policy, &e) < 0)
+            argp_error(st, "--kv: '%s': %s", arg, e.text);
+        break;
+    case OPT_ROPE:
+        o->policy.rope_absolute = word(st, "--rope", arg, ropes, 2) == 1;
+        break;
+    case OPT_POOL:
+        parse_pool(st, a, arg);
+        break;
+    case OPT_BLOCK:
+        o->block_tokens = (int)integer(st, "--block", arg, 1, 1024);
+        break;
+    case OPT_KV_TYPE:
+        o->kv_type = type_of[word(st, "--kv-type", arg, types, 4)];
+        break;
+    case OPT_FRAME:
+        o->frame_ns = duration(st, "--frame", arg, false);
+        break;
+    case OPT_DEADLINE:
+        o->deadline_ns = duration(st, "--deadline", arg, false);
+        break;
+    case OPT_MODE:
+        o->mode = word(st, "--mode", arg, modes, 2) ? MT_MODE_FREE : MT_MODE_TURN;
+        break;
+    case OPT_ANSWER_TOKENS:
+        o->answer_tokens = (int)integer(st, "--answer-tokens", arg, 1, 65536);
+        break;
+    case OPT_STEP_TOKENS:
+        o->step_tokens = (int)integer(st, "--step-tokens", arg, 1, 65536);
+        break;
+    case OPT_MAX_SESSIONS:
+        o->max_sessions = (int)integer(st, "--max-sessions", arg, 1, 65536);
+        break;
+    case OPT_IDLE_TIMEOUT:
+        o->idle_ns = duration(st, "--idle-timeout", arg, true);
+        break;
+    case OPT_SYSTEM:
+        o->system = arg;
+        break;
+    case OPT_SEED:
+        o->seed = (uint64_t)integer(st, "--seed", arg, 0, INT64_MAX);
+        break;
+    case OPT_THREADS:
+        a->threads = (int)integer(st, "--threads", arg, 0, 256);
+        break;
+    case OPT_BACKEND:
+        a->backend = arg;
+        break;
+    case OPT_SILENT_STALL:
+        o->silent_stall = true;
+        break;
+    case 'q':
+        a->level = MT_ERROR;
+        break;
+    case 'v':
+        a->level = a->level < MT_INFO ? MT_INFO : MT_DEBUG;
+        break;
+    case ARGP_KEY_ARG:
+        argp_error(st, "'%s': there is nothing to name but options (audio comes from mt-feed)",
+                   arg);
+        break;
+    case ARGP_KEY_END:
+        check(st, a);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static const struct argp argp = {options, parse, 0, doc, 0, 0, 0};
+const char *argp_program_version = "mt-serve (metronome) " MT_VERSION;
+
+/* ---- the parts ---- */
+
+struct serve {
+    const struct args *a;
+    struct mt_backend *backend;
+    struct mt_model *model;
+    struct mt_wire_hub *hub;
+    struct mt_clock clock;
+    struct mt_engine *engine;
+};
+
+static int complain(int rc, const struct mt_err *e)
+{
+    mt_msg(MT_ERROR, "%s", e->code ? e->text : strerror(-rc));
+    return rc == -EINVAL || rc == -ENOTSUP || rc == -ENAMETOOLONG ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+static int build(struct serve *s, struct args *a, struct mt_err *e)
+{
+    struct mt_engine_opts *o = &a->engine;
+    int want = o->max_sessions < o->step_tokens ? o->max_sessions : o->step_tokens;
+    struct mt_model_opts mo = {.step_rows = o->step_tokens, .want_rows = want};
+    int rc;
+
+    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0 ||
+        (rc = mt_model_open(&s->model, a->model, s->backend, &mo, e)) < 0 ||
+        (rc = mt_wire_hub_new(&s->hub)) < 0)
+        return rc;
+    if (a->pool_bytes) {
+        struct mt_kv_shape shape = mt_model_kv_shape(s->model, o->block_tokens, o->kv_type);
+        int64_t block = mt_kv_block_bytes(&shape);
+
+        o->pool_blocks = a->pool_bytes / block;
+        if (o->pool_blocks < 1)
+            return mt_err_set(
+                e, -ENOSPC,
+                "--pool: not one block fits: one has %lld bytes (%d tokens), the pool "
+                "%lld",
+                (long long)block, o->block_tokens, (long long)a->pool_bytes);
+    }
+    o->events = mt_wire_hub_events(s->hub);
+    s->clock = mt_clock_real();
+    return mt_engine_new(&s->engine, s->model, o, &s->clock, e);
+}
+
+static void take_down(struct serve *s)
+{
+    mt_engine_free(&s->engine);
+    mt_wire_hub_free(&s->hub);
+    mt_model_close(&s->model);
+    mt_backend_close(&s->backend);
+}
+
+static int print_ready(void *ctx)
+{
+    struct serve *s = ctx;
+    json_t *o = mt_wire_ready_json(s->engine, s->model);
+    int rc;
+
+    if (o && s->a->socket)
+        json_object_set_new(o, "socket", json_string(s->a->socket));
+    rc = mt_json_line(stdout, o);
+    return rc == -EPIPE ? 0 : rc; /* nobody waits for it */
+}
+
+static void note(void *ctx, enum mt_level level, const char *text)
+{
+    (void)ctx;
+    mt_msg(level, "%s", text);
+}
+
+static int serve(struct serve *s)
+{
+    struct mt_server_opts so = {.path = s->a->socket, .ready = print_ready, .note = note, .ctx = s};
+    struct mt_err e = {0};
+    int rc;
+
+    if (s->a->dry_run)
+        rc = print_ready(s);
+    else if (s->a->socket)
+        rc = mt_serve_socket(s->engine, s->model, &so, &e);
+    else
+        rc = mt_serve_stdio(s->engine, s->model, STDIN_FILENO, stdout, &e);
+    if (rc == 0 || rc == -EPIPE)
+        return MT_EXIT_OK;
+    if (!e.code || ferror(stdout))
+        return MT_EXIT_FAILED; /* standard output's trouble is told when it is closed */
+    complain(rc, &e);
+    return rc == -ENAMETOOLONG ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    struct args a = {.backend = "cpu", .pool_bytes = POOL_DEFAULT, .level = MT_WARN};
+    struct serve s = {.a = &a};
+    struct mt_err e = {0};
+    int rc, status;
+
+    mt_msg_program(argv[0]);
+    argp_err_exit_status = MT_EXIT_USAGE;
+    mt_engine_defaults(&a.engine);
+    mt_policy_parse(KV_DEFAULT, &a.engine.policy, &e);
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    mt_msg_level(a.level);
+
+    rc = build(&s, &a, &e);
+    status = rc < 0 ? complain(rc, &e) : serve(&s);
+    take_down(&s);
+    return mt_close_stdout(status);
+}
