@@ -255,8 +255,16 @@ static void check_logits(struct golden *g, const json_t *c)
         free(emb);
         free(pcm);
     }
-    struct mt_teacher t = {.ids = ids, .n = n, .audio = audio, .n_audio = n_audio, .at = at, .n_at = n_at,
-                           .kv_type = MT_F32, .block_tokens = 16, .ctx = &seen, .row = see_row};
+    struct mt_teacher t = {.ids = ids,
+                           .n = n,
+                           .audio = audio,
+                           .n_audio = n_audio,
+                           .at = at,
+                           .n_at = n_at,
+                           .kv_type = MT_F32,
+                           .block_tokens = 16,
+                           .ctx = &seen,
+                           .row = see_row};
     if (json_is_object(kv)) {
         t.policy = (struct mt_policy){
             .bounded = true,
@@ -285,7 +293,8 @@ static void run_kind(const char *kind, void (*check)(struct golden *, const json
     int seen = 0, n = 0;
 
     for (size_t i = 0; i < MT_COUNT(own); i++)
-        n += snprintf(dirs + n, sizeof(dirs) - (size_t)n, "%s%s/golden/%s", i ? ":" : "", tests_dir(), own[i]);
+        n += snprintf(dirs + n, sizeof(dirs) - (size_t)n, "%s%s/golden/%s", i ? ":" : "",
+                      tests_dir(), own[i]);
     if (getenv("MT_GOLDEN"))
         snprintf(dirs + n, sizeof(dirs) - (size_t)n, ":%s", getenv("MT_GOLDEN"));
     for (char *d = strtok_r(dirs, ":", &save); d; d = strtok_r(NULL, ":", &save)) {
@@ -293,11 +302,12 @@ static void run_kind(const char *kind, void (*check)(struct golden *, const json
         size_t i;
         json_t *c;
         open_golden(&g, d);
-        json_array_foreach (g.cases, i, c)
-            if (!strcmp(json_string_value(json_object_get(c, "kind")), kind)) {
-                check(&g, c);
-                seen++;
-            }
+        json_array_foreach(g.cases, i,
+                           c) if (!strcmp(json_string_value(json_object_get(c, "kind")), kind))
+        {
+            check(&g, c);
+            seen++;
+        }
         close_golden(&g);
     }
     assert_true(seen > 0);
