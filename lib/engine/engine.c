@@ -40,13 +40,15 @@ static int plan_frame(struct mt_engine *eng, struct mt_err *e)
     if (eng->opts.frame_ns)
         samples = (double)eng->opts.frame_ns * i->sample_rate_hz / 1e9;
     if (samples > 120.0 * i->sample_rate_hz)
-        return mt_err_set(e, -EINVAL, "--frame: %.0f s is above 120 s", samples / i->sample_rate_hz);
+        return mt_err_set(e, -EINVAL, "--frame: %.0f s is above 120 s",
+                          samples / i->sample_rate_hz);
     p->frame_samples = llround(samples);
     if (fabs(samples - (double)p->frame_samples) > 1e-6 || p->frame_samples < i->frame_min ||
         p->frame_samples % i->frame_step)
-        return mt_err_set(e, -EINVAL, "--frame: %.1f ms is not a multiple of %.0f ms from %.0f ms on",
-                          1e3 * samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
-                          1e3 * i->frame_min / i->sample_rate_hz);
+        return mt_err_set(
+            e, -EINVAL, "--frame: %.1f ms is not a multiple of %.0f ms from %.0f ms on",
+            1e3 * samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
+            1e3 * i->frame_min / i->sample_rate_hz);
     p->lookahead_samples = i->lookahead_samples;
     p->frame_s = samples / i->sample_rate_hz;
     if (!eng->opts.deadline_ns)
@@ -69,8 +71,8 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     p->block_bytes = mt_kv_block_bytes(&shape);
     p->pool_blocks = o->pool_blocks;
     if (p->pool_blocks < 1 || p->pool_blocks > INT64_MAX / p->block_bytes)
-        return mt_err_set(e, -EINVAL, "--pool: %lld blocks of %lld bytes", (long long)p->pool_blocks,
-                          (long long)p->block_bytes);
+        return mt_err_set(e, -EINVAL, "--pool: %lld blocks of %lld bytes",
+                          (long long)p->pool_blocks, (long long)p->block_bytes);
     p->pool_bytes = p->pool_blocks * p->block_bytes;
     p->step_max = 1; /* until the layout is known; a session's table is sized again at admission */
     mt_session_defaults(&so);
@@ -92,17 +94,17 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     p->n_mem = (p->pool_blocks - shared) / (p->blocks_per_session - shared);
     p->kv_bytes_session = p->blocks_per_session * p->block_bytes;
     p->audio_bytes_session = mt_ear_bytes(eng->m, (int)p->frame_samples, o->backlog);
-    p->state_bytes_session =
-        (int64_t)sizeof(*s) + (int64_t)s->cap_text + 4 * (int64_t)(s->cap_feed + s->opts.answer_tokens) +
-        8 * (int64_t)s->due_cap + 4 * p->blocks_per_session;
+    p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text +
+                             4 * (int64_t)(s->cap_feed + s->opts.answer_tokens) +
+                             8 * (int64_t)s->due_cap + 4 * p->blocks_per_session;
     mt_session_free(&s, eng);
     if (p->pool_blocks < p->blocks_per_session)
-        return mt_err_set(e, -ENOSPC,
-                          "not one session fits: it needs %lld blocks of %lld tokens (%lld bytes), the pool "
-                          "has %lld blocks (%lld bytes)",
-                          (long long)p->blocks_per_session, (long long)bt,
-                          (long long)p->kv_bytes_session, (long long)p->pool_blocks,
-                          (long long)p->pool_bytes);
+        return mt_err_set(
+            e, -ENOSPC,
+            "not one session fits: it needs %lld blocks of %lld tokens (%lld bytes), the pool "
+            "has %lld blocks (%lld bytes)",
+            (long long)p->blocks_per_session, (long long)bt, (long long)p->kv_bytes_session,
+            (long long)p->pool_blocks, (long long)p->pool_bytes);
     return 0;
 }
 

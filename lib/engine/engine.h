@@ -13,8 +13,8 @@
 
 struct mt_policy {
     bool bounded;
-    int64_t window;    /* W: recent tokens kept */
-    int64_t sinks;     /* S: first tokens kept; -1: the whole prompt */
+    int64_t window; /* W: recent tokens kept */
+    int64_t sinks;  /* S: first tokens kept; -1: the whole prompt */
     bool rope_absolute;
 };
 
@@ -54,8 +54,8 @@ struct mt_record {
     double t_s;         /* seconds since the engine's start, when the answer was ready */
     double latency_ms, deadline_ms;
     double wait_ms, encode_ms, prefill_ms, decode_ms; /* sum to latency_ms */
-    int tokens_in;  /* positions fed for this frame: audio rows and the turn's own markup (with the prompt in frame 0) */
-    int tokens_out; /* tokens decoded */
+    int tokens_in; /* positions fed for this frame: audio rows and the turn's own markup (with the prompt in frame 0) */
+    int tokens_out;    /* tokens decoded */
     int64_t kv_tokens; /* tokens the session's cache holds (a window: at most window + sinks) */
     double pool;
     int sessions, cap;
@@ -77,17 +77,17 @@ struct mt_engine_opts {
     enum mt_dtype kv_type;
     int block_tokens;
     int64_t pool_blocks;
-    int64_t frame_ns;     /* 0: the model's own beat */
-    int64_t deadline_ns;  /* 0: the frame's length */
+    int64_t frame_ns;    /* 0: the model's own beat */
+    int64_t deadline_ns; /* 0: the frame's length */
     enum mt_mode mode;
-    int answer_tokens;    /* most tokens decoded a frame */
-    int step_tokens;      /* most rows a step */
+    int answer_tokens; /* most tokens decoded a frame */
+    int step_tokens;   /* most rows a step */
     int max_sessions;
-    int64_t idle_ns;      /* close a session that sent nothing for this long; 0: never */
-    const char *system;   /* NULL: the model's default */
-    uint64_t seed;        /* for sessions that name none */
-    bool silent_stall;    /* mark stalled frames ok, as the engines that it models do */
-    int backlog;          /* frames of audio a session may have waiting */
+    int64_t idle_ns;    /* close a session that sent nothing for this long; 0: never */
+    const char *system; /* NULL: the model's default */
+    uint64_t seed;      /* for sessions that name none */
+    bool silent_stall;  /* mark stalled frames ok, as the engines that it models do */
+    int backlog;        /* frames of audio a session may have waiting */
     struct mt_engine_events events;
 };
 
@@ -101,28 +101,30 @@ struct mt_engine_plan {
     int64_t frame_tokens;       /* most tokens that one frame adds (audio, markup, answer) */
     int64_t blocks_per_session; /* bounded: reserved; unbounded: of its first frame */
     int64_t kv_bytes_session, audio_bytes_session, state_bytes_session;
-    int64_t n_mem;              /* sessions that fit: pool / blocks_per_session, unbounded: for the first frame */
+    int64_t
+        n_mem; /* sessions that fit: pool / blocks_per_session, unbounded: for the first frame */
     int64_t frame_samples, lookahead_samples;
     double frame_s, deadline_s;
 };
 
 struct mt_engine;
 /* -ENOSPC with the arithmetic when not one session fits; -EINVAL names the option. Nothing is owned but copied opts. */
-int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_engine_opts *o, struct mt_clock *clock, struct mt_err *e);
+int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_engine_opts *o,
+                  struct mt_clock *clock, struct mt_err *e);
 void mt_engine_free(struct mt_engine **eng);
 const struct mt_engine_plan *mt_engine_plan(const struct mt_engine *eng);
 const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng);
 
 struct mt_session_opts {
-    const char *system;   /* NULL: the engine's */
+    const char *system; /* NULL: the engine's */
     bool has_seed;
     uint64_t seed;
-    float temperature;    /* 0: greedy */
-    int top_k;            /* 0: off */
-    float top_p;          /* 1: off */
-    int64_t window;       /* 0: the engine's; else at most the engine's (bounded only) */
-    int answer_tokens;    /* 0: the engine's; else at most the engine's */
-    bool live;            /* can't wait: a full backlog drops its oldest frame; else push takes less */
+    float temperature; /* 0: greedy */
+    int top_k;         /* 0: off */
+    float top_p;       /* 1: off */
+    int64_t window;    /* 0: the engine's; else at most the engine's (bounded only) */
+    int answer_tokens; /* 0: the engine's; else at most the engine's */
+    bool live;         /* can't wait: a full backlog drops its oldest frame; else push takes less */
 };
 void mt_session_defaults(struct mt_session_opts *o);
 
@@ -130,12 +132,14 @@ void mt_session_defaults(struct mt_session_opts *o);
  * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "drain" and *retry_s a
  * hint in seconds; -EINVAL with e for options that can't be honoured.
  */
-int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session, const char **reason, double *retry_s, struct mt_err *e);
+int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session,
+                   const char **reason, double *retry_s, struct mt_err *e);
 /*
  * Audio at the model's rate, arrived at t_ns. Returns the samples taken: all for live sessions, else what the
  * backlog allows. -ENOENT for a session that is gone, -EINVAL after end.
  */
-int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n, int64_t t_ns);
+int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n,
+                        int64_t t_ns);
 /* Samples that mt_engine_audio would take now. */
 int64_t mt_engine_room(struct mt_engine *eng, int64_t session);
 /* No more audio: the rest is a last frame, then closed("end"). */
@@ -146,8 +150,9 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);
 
-void mt_engine_set_cap(struct mt_engine *eng, int cap); /* sessions admitted at most; live ones stay */
-void mt_engine_drain(struct mt_engine *eng);            /* admit nobody any more */
+void mt_engine_set_cap(struct mt_engine *eng,
+                       int cap);             /* sessions admitted at most; live ones stay */
+void mt_engine_drain(struct mt_engine *eng); /* admit nobody any more */
 
 struct mt_engine_stats {
     double t_s;
@@ -155,8 +160,8 @@ struct mt_engine_stats {
     double oldest_ms;           /* age of the oldest of them, 0 without */
     double pool;
     int64_t blocks_used, blocks;
-    int64_t frames[6];          /* records by status */
-    int64_t untruthful;         /* frames marked ok by silent_stall */
+    int64_t frames[6];  /* records by status */
+    int64_t untruthful; /* frames marked ok by silent_stall */
     int64_t refused, tokens_in, tokens_out, steps, rows;
     bool draining;
     struct mt_hist latency;

@@ -21,7 +21,8 @@ static int parse_window(char *list, struct mt_policy *p, struct mt_err *e)
             p->sinks = -1;
         } else if (!strcmp(key, "sinks")) {
             if (mt_parse_i64(v, 0, TOKENS_MAX, &p->sinks) < 0)
-                return mt_err_set(e, -EINVAL, "sinks=%s is not a number of tokens from 0 on, or 'prompt'", v);
+                return mt_err_set(e, -EINVAL,
+                                  "sinks=%s is not a number of tokens from 0 on, or 'prompt'", v);
         } else {
             return mt_err_set(e, -EINVAL, "unknown key '%s' (window, sinks)", key);
         }

@@ -30,9 +30,8 @@ static int resolve_policy(struct session *s, const struct mt_engine *eng, struct
 
     *p = eng->opts.policy;
     if (!p->bounded)
-        return s->opts.window
-                   ? mt_err_set(e, -EINVAL, "window: this server's cache is unbounded")
-                   : 0;
+        return s->opts.window ? mt_err_set(e, -EINVAL, "window: this server's cache is unbounded")
+                              : 0;
     if (s->opts.window > p->window)
         return mt_err_set(e, -EINVAL, "window: %lld is above the server's %lld",
                           (long long)s->opts.window, (long long)p->window);
@@ -55,8 +54,9 @@ static int allocate(struct session *s, const struct mt_engine *eng)
     s->cap_text = (size_t)s->opts.answer_tokens * 3 * (size_t)(eng->token_bytes + 3) + 16;
     s->due_cap = eng->opts.backlog + DUE_SLACK;
     /* An unbounded session may grow until it has the whole pool. */
-    s->ring_blocks = s->policy.bounded ? (int32_t)((s->policy.window + eng->plan.step_max - 1 + p - 1) / p)
-                                       : INT32_MAX;
+    s->ring_blocks = s->policy.bounded
+                         ? (int32_t)((s->policy.window + eng->plan.step_max - 1 + p - 1) / p)
+                         : INT32_MAX;
     s->cap_blocks = s->policy.bounded ? (s->policy.sinks + p - 1) / p + s->ring_blocks
                                       : mt_pool_size(eng->pool);
     s->feed = malloc((size_t)s->cap_feed * sizeof(*s->feed));

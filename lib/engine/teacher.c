@@ -37,9 +37,9 @@ static int check(const struct run *r, struct mt_err *e)
         places += r->t->ids[k] == i->audio_id;
     }
     if (places != r->t->n_audio)
-        return mt_err_set(e, -EPROTO,
-                          "%lld audio placeholders (token %d) in the tokens, but %lld rows of audio",
-                          (long long)places, i->audio_id, (long long)r->t->n_audio);
+        return mt_err_set(
+            e, -EPROTO, "%lld audio placeholders (token %d) in the tokens, but %lld rows of audio",
+            (long long)places, i->audio_id, (long long)r->t->n_audio);
     for (int64_t k = 0; k < r->t->n_at; k++)
         if (r->t->at[k] < 0 || r->t->at[k] >= r->t->n)
             return mt_err_set(e, -EINVAL, "position %lld is not in 0..%lld", (long long)r->t->at[k],
@@ -52,7 +52,8 @@ static int allocate(struct run *r)
     const struct mt_model_info *i = mt_model_info(r->m);
     const struct mt_policy *p = &r->t->policy;
     int64_t bt = r->t->block_tokens;
-    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, CHUNK) : (r->t->n + bt - 1) / bt;
+    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, CHUNK)
+                           : (r->t->n + bt - 1) / bt;
     struct mt_kv_shape shape = mt_model_kv_shape(r->m, (int)bt, r->t->kv_type);
     int rc;
 

@@ -73,8 +73,16 @@ struct mt_rows mt_bind_rows(struct mt_binder *b, int64_t n, int width)
         return r;
     b->rc = b->be->ops->rows_new(b->be, &r, n, width);
     if (b->rc < 0)
-        mt_err_set(b->e, b->rc, "no memory for activations of %lld rows of %d", (long long)n, width);
+        mt_err_set(b->e, b->rc, "no memory for activations of %lld rows of %d", (long long)n,
+                   width);
     return r;
+}
+
+void mt_unbind_rows(struct mt_backend *be, struct mt_rows *r)
+{
+    if (r->data)
+        be->ops->rows_free(be, r);
+    *r = MT_NO_ROWS;
 }
 
 int mt_config_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi,

@@ -28,6 +28,7 @@ void mt_unbind(struct mt_backend *be, struct mt_mat **m);
 
 /* Activations, with the same stickiness. */
 struct mt_rows mt_bind_rows(struct mt_binder *b, int64_t n, int width);
+void mt_unbind_rows(struct mt_backend *be, struct mt_rows *r);
 
 /*
  * Fields of a config.json object, checked: 0, or -EPROTO naming "WHERE.KEY" and the range. A missing

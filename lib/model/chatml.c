@@ -31,7 +31,8 @@ static int encode_open(const struct mt_tokenizer *t, const char *system, const c
         int n = 0;
         rc = encode(t, &ids, &n, e, part[i], i != 1);
         int32_t *grown =
-            rc < 0 ? NULL : realloc(out->open, ((size_t)out->n_open + (size_t)n + 1) * sizeof(*grown));
+            rc < 0 ? NULL
+                   : realloc(out->open, ((size_t)out->n_open + (size_t)n + 1) * sizeof(*grown));
         if (grown) {
             memcpy(grown + out->n_open, ids, (size_t)n * sizeof(*ids));
             out->open = grown;

@@ -33,8 +33,8 @@ static int parse_rope(const json_t *text, const char *where, struct mt_decoder_c
         kind = json_object_get(json_is_object(params) ? params : scaling, "type");
     const char *word = json_string_value(kind);
     if (word && strcmp(word, "default") != 0 && strcmp(word, "mrope") != 0)
-        return mt_err_set(e, -ENOTSUP, "%s: rope type '%s' is not supported (default, mrope)", where,
-                          word);
+        return mt_err_set(e, -ENOTSUP, "%s: rope type '%s' is not supported (default, mrope)",
+                          where, word);
     return 0;
 }
 
@@ -55,14 +55,15 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
         (rc = mt_config_int(text, where, "num_key_value_heads", 1, 4096, v[3], &v[4], e)) < 0 ||
         (rc = mt_config_int(text, where, "head_dim", 2, 1024, v[1] / v[3], &v[5], e)) < 0 ||
         (rc = mt_config_int(text, where, "intermediate_size", 1, 1 << 20, MT_NEED, &v[6], e)) < 0 ||
-        (rc = mt_config_int(text, where, "max_position_embeddings", 1, INT64_C(1) << 40, 32768, &v[7],
-                            e)) < 0 ||
+        (rc = mt_config_int(text, where, "max_position_embeddings", 1, INT64_C(1) << 40, 32768,
+                            &v[7], e)) < 0 ||
         (rc = mt_config_real(text, where, "rms_norm_eps", 0.0, 1.0, 1e-6, &eps, e)) < 0 ||
         (rc = parse_rope(text, where, &c, e)) < 0)
         return rc;
     if (!json_object_get(text, "head_dim") && v[1] % v[3])
-        return mt_err_set(e, -EPROTO, "%s: hidden_size %lld is no multiple of num_attention_heads %lld",
-                          where, (long long)v[1], (long long)v[3]);
+        return mt_err_set(e, -EPROTO,
+                          "%s: hidden_size %lld is no multiple of num_attention_heads %lld", where,
+                          (long long)v[1], (long long)v[3]);
     if (v[3] % v[4])
         return mt_err_set(e, -EPROTO,
                           "%s: num_attention_heads %lld is no multiple of num_key_value_heads %lld",
@@ -73,7 +74,9 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
     if (act && strcmp(act, "silu") != 0)
         return mt_err_set(e, -ENOTSUP, "%s.hidden_act '%s' is not supported (silu)", where, act);
     if (json_is_true(json_object_get(text, "use_sliding_window")))
-        return mt_err_set(e, -ENOTSUP, "%s.use_sliding_window is not supported (--kv window=W bounds the cache)", where);
+        return mt_err_set(e, -ENOTSUP,
+                          "%s.use_sliding_window is not supported (--kv window=W bounds the cache)",
+                          where);
     c.vocab = (int)v[0];
     c.hidden = (int)v[1];
     c.layers = (int)v[2];
@@ -137,7 +140,8 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
     struct mt_binder b = {.w = w, .be = be, .e = e};
     char head[128];
 
-    *d = (struct mt_decoder){.cfg = *cfg, .be = be, .step_rows = o->step_rows, .want_rows = o->want_rows};
+    *d = (struct mt_decoder){
+        .cfg = *cfg, .be = be, .step_rows = o->step_rows, .want_rows = o->want_rows};
     d->layer = calloc((size_t)cfg->layers, sizeof(*d->layer));
     d->iota = calloc((size_t)o->step_rows, sizeof(*d->iota));
     if (!d->layer || !d->iota)
@@ -166,8 +170,8 @@ void mt_decoder_free(struct mt_decoder *d)
         return;
     for (int i = 0; d->layer && i < d->cfg.layers; i++) {
         struct mt_decoder_layer *l = &d->layer[i];
-        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq,   &l->wk, &l->wv,  &l->wo,
-                                 &l->bq,      &l->bk,        &l->bv,   &l->gate, &l->up, &l->down};
+        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq, &l->wk,   &l->wv, &l->wo,
+                                 &l->bq,      &l->bk,        &l->bv, &l->gate, &l->up, &l->down};
         for (size_t j = 0; j < MT_COUNT(all); j++)
             mt_unbind(be, all[j]);
     }
@@ -179,8 +183,7 @@ void mt_decoder_free(struct mt_decoder *d)
     struct mt_rows *rows[] = {&d->x,   &d->h,    &d->q,  &d->q_sink, &d->k,     &d->v,
                               &d->att, &d->gate, &d->up, &d->last,   &d->logits};
     for (size_t j = 0; j < MT_COUNT(rows); j++)
-        if (rows[j]->data)
-            be->ops->rows_free(be, rows[j]);
+        mt_unbind_rows(be, rows[j]);
     free(d->layer);
     free(d->iota);
     *d = (struct mt_decoder){0};

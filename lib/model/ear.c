@@ -26,10 +26,10 @@ int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int b
                            .lookahead = i->lookahead_samples,
                            .backlog = backlog};
     if (frame_samples < i->frame_min || frame_samples % i->frame_step || backlog < 1)
-        return mt_err_set(e, -EINVAL, "a frame of %.1f ms is not a multiple of %.1f ms from %.1f ms on",
-                          1e3 * frame_samples / i->sample_rate_hz,
-                          1e3 * i->frame_step / i->sample_rate_hz,
-                          1e3 * i->frame_min / i->sample_rate_hz);
+        return mt_err_set(
+            e, -EINVAL, "a frame of %.1f ms is not a multiple of %.1f ms from %.1f ms on",
+            1e3 * frame_samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
+            1e3 * i->frame_min / i->sample_rate_hz);
     ear->cap = mt_ear_cap(m, frame_samples, backlog);
     ear->pcm = mt_alloc((size_t)ear->cap, sizeof(*ear->pcm));
     ear->rows_cap = m->family->ear_rows_max(m, frame_samples);
@@ -100,9 +100,8 @@ int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k)
 
 int mt_ear_frames(const struct mt_ear *ear)
 {
-    int64_t whole = ear->ended
-                        ? (ear->heard + ear->frame_samples - 1) / ear->frame_samples
-                        : (ear->heard - ear->lookahead) / ear->frame_samples;
+    int64_t whole = ear->ended ? (ear->heard + ear->frame_samples - 1) / ear->frame_samples
+                               : (ear->heard - ear->lookahead) / ear->frame_samples;
 
     if (!ear->ended && ear->heard < ear->lookahead)
         whole = 0;

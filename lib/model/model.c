@@ -136,7 +136,8 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
         return mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
     if (!S_ISDIR(st.st_mode))
         return mt_err_set(e, -ENOTDIR,
-                          "%s: not a model directory (config.json, *.safetensors, tokenizer files)", dir);
+                          "%s: not a model directory (config.json, *.safetensors, tokenizer files)",
+                          dir);
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
     if (stat(path, &st) < 0)
@@ -223,8 +224,9 @@ int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *sys
                     struct mt_layout *out, struct mt_err *e)
 {
     if (!m->tokenizer)
-        return mt_err_set(e, -ENOENT,
-                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
+        return mt_err_set(
+            e, -ENOENT,
+            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
     if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
         return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
                           mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);

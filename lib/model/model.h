@@ -21,17 +21,20 @@ struct mt_weights;
 /* Directory as released: model.safetensors, or model.safetensors.index.json with its shards. */
 int mt_weights_open_safetensors(struct mt_weights **out, const char *dir, struct mt_err *e);
 /* Random weights of the given type: the same bits on every machine for a seed and a name. */
-int mt_weights_open_synth(struct mt_weights **out, uint64_t seed, enum mt_dtype type, struct mt_err *e);
+int mt_weights_open_synth(struct mt_weights **out, uint64_t seed, enum mt_dtype type,
+                          struct mt_err *e);
 void mt_weights_close(struct mt_weights **w);
 
 /*
  * The bytes of tensor `name`, which must have exactly these dims (1..4), else -EPROTO naming both
  * shapes; -ENOENT when absent. As a matrix: rows = dims[0], cols = the rest; one dim: one row. Owned by w.
  */
-int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims, struct mt_bytes *out, struct mt_err *e);
+int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                   struct mt_bytes *out, struct mt_err *e);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
 /* For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64 tensors are not offered. */
-int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8], struct mt_bytes *out);
+int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],
+                    struct mt_bytes *out);
 /* Bytes of tensor data handed out so far. */
 int64_t mt_weights_bytes(const struct mt_weights *w);
 
@@ -50,7 +53,8 @@ struct mt_special {
     const char *text;
     int32_t id;
 };
-int mt_tokenizer_synth(struct mt_tokenizer **out, int vocab, const struct mt_special *specials, int n, struct mt_err *e);
+int mt_tokenizer_synth(struct mt_tokenizer **out, int vocab, const struct mt_special *specials,
+                       int n, struct mt_err *e);
 void mt_tokenizer_free(struct mt_tokenizer **t);
 
 /* One past the highest id. */
@@ -62,7 +66,8 @@ bool mt_tokenizer_is_special(const struct mt_tokenizer *t, int32_t id);
  * Text to ids: special tokens are cut out first (when `specials`; else their text is ordinary), the rest NFC-normalised where the tokenizer says so,
  * split by its pattern and merged. *ids is malloc'ed, the caller's. -EILSEQ for invalid UTF-8.
  */
-int mt_tokenizer_encode(const struct mt_tokenizer *t, const char *text, size_t len, bool specials, int32_t **ids, size_t *n, struct mt_err *e);
+int mt_tokenizer_encode(const struct mt_tokenizer *t, const char *text, size_t len, bool specials,
+                        int32_t **ids, size_t *n, struct mt_err *e);
 /* Bytes of a token (special tokens: their text); not NUL terminated; length 0 for ids without text. */
 const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t *len);
 
@@ -76,7 +81,8 @@ struct mt_detok {
     int n;
 };
 /* Longest output for one token of len bytes (3 (len + 3) + 1). Returns the bytes written (NUL terminated behind), or -ENOSPC. */
-int mt_detok_push(struct mt_detok *d, const struct mt_tokenizer *t, int32_t id, bool specials, char *out, size_t cap);
+int mt_detok_push(struct mt_detok *d, const struct mt_tokenizer *t, int32_t id, bool specials,
+                  char *out, size_t cap);
 /* What waits becomes U+FFFD. */
 int mt_detok_flush(struct mt_detok *d, char *out, size_t cap);
 
@@ -92,7 +98,7 @@ struct mt_model_info {
     int sample_rate_hz;    /* of everything that mt_ear_push takes */
     int beat_samples;      /* the model's own frame length */
     int frame_step;        /* a frame's length is a multiple of this many samples … */
-    int frame_min;         /* … and at least this many; a last, shorter rest is padded with silence to it */
+    int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
@@ -107,7 +113,8 @@ struct mt_model_opts {
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the default
  * (synth:qwen2.5-omni-tiny). The backend must outlive the model.
  */
-int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be, const struct mt_model_opts *o, struct mt_err *e);
+int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
+                  const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /* NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only teacher forcing. */
@@ -120,13 +127,15 @@ struct mt_layout {
     int32_t *open;   /* once, before the first frame: the system prompt */
     int32_t *before; /* each frame: before its audio rows … */
     int32_t *after;  /* … and behind them; then the answer is decoded */
-    int32_t *close;  /* before the next frame: what ends the answer (not again what the answer itself ended with) */
+    int32_t *
+        close; /* before the next frame: what ends the answer (not again what the answer itself ended with) */
     int n_open, n_before, n_after, n_close;
     int32_t stop[4]; /* tokens that end an answer; none in free mode */
     int n_stop;
 };
 /* system: text of the system turn, NULL for the model's default, "" for none. -EINVAL for invalid UTF-8. */
-int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system, struct mt_layout *out, struct mt_err *e);
+int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_layout *out, struct mt_err *e);
 void mt_layout_free(struct mt_layout *l);
 
 /* ---- audio into the model ---- */
@@ -137,7 +146,8 @@ void mt_layout_free(struct mt_layout *l);
  * -EINVAL). backlog: whole frames that may wait (at least 1).
  */
 struct mt_ear;
-int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog, struct mt_err *e);
+int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
+               struct mt_err *e);
 void mt_ear_free(struct mt_ear **ear);
 /* Bytes of one ear, and the most audio rows one of its frames gives. */
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
@@ -163,7 +173,8 @@ void mt_ear_skip(struct mt_ear *ear);
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n);
 struct mt_rows mt_ear_rows(const struct mt_ear *ear, int *n_rows);
 /* A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden]. */
-int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows, int64_t *n_rows, struct mt_err *e);
+int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
+                        int64_t *n_rows, struct mt_err *e);
 
 /* ---- a step ---- */
 
@@ -183,8 +194,10 @@ struct mt_step {
 };
 
 /* Geometry for the pool; type is the KV type. */
-struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type);
+struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
+                                     enum mt_dtype type);
 /* Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. */
-int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step, struct mt_rows *logits);
+int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
+                  struct mt_rows *logits);
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "model/bind.h"
 #include "model/decoder.h"
+#include "model/encoder.h"
 #include "model/family.h"
 
 enum {
@@ -23,23 +24,14 @@ enum {
     BLOCK_MIN_FRAMES = 4 /* mel frames that surely give a row */
 };
 
-struct tower_config {
-    int bands, d_model, layers, heads, ffn, n_window, out_dim, max_positions;
-};
-
-struct tower_layer {
-    struct mt_mat *ln1_w, *ln1_b, *wq, *bq, *wk, *wv, *bv, *wo, *bo;
-    struct mt_mat *ln2_w, *ln2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
-};
-
 struct tower {
-    struct tower_config cfg;
+    int bands, d_model, n_window, out_dim;
+    struct mt_encoder enc;
     struct mt_mat *conv1_w, *conv1_b, *conv2_w, *conv2_b, *post_w, *post_b, *proj_w, *proj_b;
     struct mt_mat *sinusoid;
-    struct tower_layer *layer;
     /* One pass: mel_rows mel frames, half as many positions, a quarter as many rows out. */
     int mel_rows;
-    struct mt_rows mel, c1, c1_scratch, x, c2_scratch, h, q, k, v, att, f, pooled, out;
+    struct mt_rows mel, c1, c1_scratch, x, c2_scratch, pooled, out;
 };
 
 struct omni {
@@ -60,8 +52,8 @@ struct omni_ear {
 
 /* ---- configuration ---- */
 
-static int parse_tower(const json_t *audio, const char *where, struct tower_config *c,
-                       struct mt_err *e)
+static int parse_tower(const json_t *audio, const char *where, struct tower *t,
+                       struct mt_encoder_config *enc, struct mt_err *e)
 {
     int64_t v[8];
     int rc;
@@ -71,21 +63,26 @@ static int parse_tower(const json_t *audio, const char *where, struct tower_conf
     if ((rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &v[0], e)) < 0 ||
         (rc = mt_config_int(audio, where, "d_model", 4, 1 << 16, MT_NEED, &v[1], e)) < 0 ||
         (rc = mt_config_int(audio, where, "encoder_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_attention_heads", 1, 4096, MT_NEED, &v[3], e)) < 0 ||
+        (rc = mt_config_int(audio, where, "encoder_attention_heads", 1, 4096, MT_NEED, &v[3], e)) <
+            0 ||
         (rc = mt_config_int(audio, where, "encoder_ffn_dim", 1, 1 << 20, MT_NEED, &v[4], e)) < 0 ||
         (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &v[5], e)) < 0 ||
         (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &v[6], e)) < 0 ||
         (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) < 0)
         return rc;
     if (v[1] % v[3] || v[1] % 2)
-        return mt_err_set(e, -EPROTO,
-                          "%s: d_model %lld is not even or no multiple of encoder_attention_heads %lld",
-                          where, (long long)v[1], (long long)v[3]);
+        return mt_err_set(
+            e, -EPROTO,
+            "%s: d_model %lld is not even or no multiple of encoder_attention_heads %lld", where,
+            (long long)v[1], (long long)v[3]);
     if (v[5] % 2 || v[5] > v[7])
         return mt_err_set(e, -EPROTO, "%s: n_window %lld is odd or above max_source_positions %lld",
                           where, (long long)v[5], (long long)v[7]);
-    *c = (struct tower_config){(int)v[0], (int)v[1], (int)v[2], (int)v[3],
-                               (int)v[4], (int)v[5], (int)v[6], (int)v[7]};
+    t->bands = (int)v[0];
+    t->d_model = (int)v[1];
+    t->n_window = (int)v[5];
+    t->out_dim = (int)v[6];
+    *enc = (struct mt_encoder_config){(int)v[1], (int)v[2], (int)v[3], (int)v[4], false};
     return 0;
 }
 
@@ -97,90 +94,44 @@ static int block_rows(int t)
 
 static int block_frames(const struct omni *o)
 {
-    return 2 * o->tower.cfg.n_window;
+    return 2 * o->tower.n_window;
 }
 
 /* ---- tower ---- */
 
-static void bind_tower_layer(struct mt_binder *b, const struct tower_config *c,
-                             struct tower_layer *l, const char *prefix, int i)
-{
-    char p[128];
-    int d = c->d_model;
-
-    snprintf(p, sizeof(p), "%saudio_tower.layers.%d", prefix, i);
-    l->ln1_w = mt_bind_vector(b, d, "%s.self_attn_layer_norm.weight", p);
-    l->ln1_b = mt_bind_vector(b, d, "%s.self_attn_layer_norm.bias", p);
-    l->wq = mt_bind_matrix(b, d, d, "%s.self_attn.q_proj.weight", p);
-    l->bq = mt_bind_vector(b, d, "%s.self_attn.q_proj.bias", p);
-    l->wk = mt_bind_matrix(b, d, d, "%s.self_attn.k_proj.weight", p); /* has no bias */
-    l->wv = mt_bind_matrix(b, d, d, "%s.self_attn.v_proj.weight", p);
-    l->bv = mt_bind_vector(b, d, "%s.self_attn.v_proj.bias", p);
-    l->wo = mt_bind_matrix(b, d, d, "%s.self_attn.out_proj.weight", p);
-    l->bo = mt_bind_vector(b, d, "%s.self_attn.out_proj.bias", p);
-    l->ln2_w = mt_bind_vector(b, d, "%s.final_layer_norm.weight", p);
-    l->ln2_b = mt_bind_vector(b, d, "%s.final_layer_norm.bias", p);
-    l->fc1_w = mt_bind_matrix(b, c->ffn, d, "%s.fc1.weight", p);
-    l->fc1_b = mt_bind_vector(b, c->ffn, "%s.fc1.bias", p);
-    l->fc2_w = mt_bind_matrix(b, d, c->ffn, "%s.fc2.weight", p);
-    l->fc2_b = mt_bind_vector(b, d, "%s.fc2.bias", p);
-}
-
-/* The table is not in the file: [sin(p s_i) …, cos(p s_i) …], s_i = exp(-i ln(10000) / (half - 1)). */
-static void make_sinusoid(float *out, int rows, int d)
-{
-    int half = d / 2;
-
-    for (int p = 0; p < rows; p++)
-        for (int i = 0; i < half; i++) {
-            double s = exp(-i * log(10000.0) / (half - 1));
-            out[(int64_t)p * d + i] = (float)sin(p * s);
-            out[(int64_t)p * d + half + i] = (float)cos(p * s);
-        }
-}
-
-static int bind_tower(struct omni *o, struct mt_binder *b, const char *prefix)
+static int bind_tower(struct omni *o, const struct mt_encoder_config *enc, struct mt_binder *b,
+                      const char *prefix)
 {
     struct tower *t = &o->tower;
-    const struct tower_config *c = &t->cfg;
-    int d = c->d_model, n = c->n_window;
+    int d = t->d_model, n = t->n_window, rows = BLOCKS_AT_ONCE * block_frames(o), half = rows / 2;
+    char tower[64];
 
-    t->layer = calloc((size_t)c->layers, sizeof(*t->layer));
-    o->sinusoid = mt_alloc(mt_mul((size_t)n, (size_t)d), sizeof(float));
-    if (!t->layer || !o->sinusoid)
-        return mt_err_set(b->e, -ENOMEM, "out of memory");
-    t->conv1_w = mt_bind_conv(b, d, c->bands, 3, "%saudio_tower.conv1.weight", prefix);
+    t->mel_rows = rows;
+    t->conv1_w = mt_bind_conv(b, d, t->bands, 3, "%saudio_tower.conv1.weight", prefix);
     t->conv1_b = mt_bind_vector(b, d, "%saudio_tower.conv1.bias", prefix);
     t->conv2_w = mt_bind_conv(b, d, d, 3, "%saudio_tower.conv2.weight", prefix);
     t->conv2_b = mt_bind_vector(b, d, "%saudio_tower.conv2.bias", prefix);
-    for (int i = 0; i < c->layers && b->rc == 0; i++)
-        bind_tower_layer(b, c, &t->layer[i], prefix, i);
+    snprintf(tower, sizeof(tower), "%saudio_tower.", prefix);
+    mt_encoder_bind(&t->enc, enc, b, tower, half);
     t->post_w = mt_bind_vector(b, d, "%saudio_tower.ln_post.weight", prefix);
     t->post_b = mt_bind_vector(b, d, "%saudio_tower.ln_post.bias", prefix);
-    t->proj_w = mt_bind_matrix(b, c->out_dim, d, "%saudio_tower.proj.weight", prefix);
-    t->proj_b = mt_bind_vector(b, c->out_dim, "%saudio_tower.proj.bias", prefix);
+    t->proj_w = mt_bind_matrix(b, t->out_dim, d, "%saudio_tower.proj.weight", prefix);
+    t->proj_b = mt_bind_vector(b, t->out_dim, "%saudio_tower.proj.bias", prefix);
     if (b->rc < 0)
         return b->rc;
-    make_sinusoid(o->sinusoid, n, d);
+    if (!(o->sinusoid = mt_alloc(mt_mul((size_t)n, (size_t)d), sizeof(float))))
+        return mt_err_set(b->e, -ENOMEM, "out of memory");
+    mt_encoder_sinusoid(o->sinusoid, n, d);
     struct mt_bytes table = {o->sinusoid, MT_F32, n, d};
     if ((b->rc = b->be->ops->mat_new(b->be, &t->sinusoid, &table)) < 0)
         return mt_err_set(b->e, b->rc, "no memory for the position table");
-
-    t->mel_rows = BLOCKS_AT_ONCE * block_frames(o);
-    int rows = t->mel_rows, half = rows / 2;
-    t->mel = mt_bind_rows(b, rows, c->bands);
+    t->mel = mt_bind_rows(b, rows, t->bands);
     t->c1 = mt_bind_rows(b, rows, d);
-    t->c1_scratch = mt_bind_rows(b, rows, 3 * c->bands);
+    t->c1_scratch = mt_bind_rows(b, rows, 3 * t->bands);
     t->x = mt_bind_rows(b, half, d);
     t->c2_scratch = mt_bind_rows(b, half, 3 * d);
-    t->h = mt_bind_rows(b, half, d);
-    t->q = mt_bind_rows(b, half, d);
-    t->k = mt_bind_rows(b, half, d);
-    t->v = mt_bind_rows(b, half, d);
-    t->att = mt_bind_rows(b, half, d);
-    t->f = mt_bind_rows(b, half, c->ffn);
     t->pooled = mt_bind_rows(b, half / 2, d);
-    t->out = mt_bind_rows(b, half / 2, c->out_dim);
+    t->out = mt_bind_rows(b, half / 2, t->out_dim);
     return b->rc;
 }
 
@@ -188,34 +139,27 @@ static void free_tower(struct mt_backend *be, struct tower *t)
 {
     struct mt_mat **mats[] = {&t->conv1_w, &t->conv1_b, &t->conv2_w, &t->conv2_b, &t->post_w,
                               &t->post_b,  &t->proj_w,  &t->proj_b,  &t->sinusoid};
-    struct mt_rows *rows[] = {&t->mel, &t->c1, &t->c1_scratch, &t->x, &t->c2_scratch, &t->h,   &t->q,
-                              &t->k,   &t->v,  &t->att,        &t->f, &t->pooled,     &t->out};
+    struct mt_rows *rows[] = {&t->mel,        &t->c1,     &t->c1_scratch, &t->x,
+                              &t->c2_scratch, &t->pooled, &t->out};
 
-    for (int i = 0; t->layer && i < t->cfg.layers; i++) {
-        struct tower_layer *l = &t->layer[i];
-        struct mt_mat **all[] = {&l->ln1_w, &l->ln1_b, &l->wq,    &l->bq,    &l->wk,
-                                 &l->wv,    &l->bv,    &l->wo,    &l->bo,    &l->ln2_w,
-                                 &l->ln2_b, &l->fc1_w, &l->fc1_b, &l->fc2_w, &l->fc2_b};
-        for (size_t j = 0; j < MT_COUNT(all); j++)
-            mt_unbind(be, all[j]);
-    }
+    mt_encoder_free(&t->enc, be);
     for (size_t j = 0; j < MT_COUNT(mats); j++)
         mt_unbind(be, mats[j]);
     for (size_t j = 0; j < MT_COUNT(rows); j++)
-        if (rows[j]->data)
-            be->ops->rows_free(be, rows[j]);
-    free(t->layer);
+        mt_unbind_rows(be, rows[j]);
 }
 
-/* One pass over n blocks whose scaled mel lies in host_mel, one block behind the other; rows in tower.out. */
+/*
+ * One pass over n blocks whose scaled mel lies in host_mel, one block behind the other. The spans become those
+ * of the positions before pooling; half of each, rounded down, are its rows in tower.out.
+ */
 static void run_tower(struct mt_backend *be, struct omni *o, struct mt_span *span, int n)
 {
-    static const float eps = 1e-5f;
     const struct mt_ops *op = be->ops;
     struct tower *t = &o->tower;
-    int rows = span[n - 1].row + span[n - 1].n;
+    int rows = 0;
 
-    op->rows_put(be, t->mel, o->host_mel, rows);
+    op->rows_put(be, t->mel, o->host_mel, span[n - 1].row + span[n - 1].n);
     op->conv1d(be, t->c1, t->mel, t->conv1_w, t->conv1_b, 3, 1, 1, MT_ACT_GELU, span, n,
                t->c1_scratch);
     op->conv1d(be, t->x, t->c1, t->conv2_w, t->conv2_b, 3, 2, 1, MT_ACT_GELU, span, n,
@@ -223,28 +167,14 @@ static void run_tower(struct mt_backend *be, struct omni *o, struct mt_span *spa
     for (int i = 0, row = 0; i < n; i++) {
         span[i] = (struct mt_span){row, (span[i].n - 1) / 2 + 1};
         row += span[i].n;
-    }
-    rows = span[n - 1].row + span[n - 1].n;
-    op->add_positions(be, t->x, t->sinusoid, span, n);
-    for (int i = 0; i < t->cfg.layers; i++) {
-        const struct tower_layer *l = &t->layer[i];
-        op->layer_norm(be, t->h, t->x, l->ln1_w, l->ln1_b, eps, rows);
-        op->linear(be, t->q, t->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, rows);
-        op->linear(be, t->k, t->h, l->wk, NULL, MT_ACT_NONE, MT_NO_ROWS, rows);
-        op->linear(be, t->v, t->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, rows);
-        op->span_attention(be, t->att, t->q, t->k, t->v, t->cfg.heads, span, n);
-        op->linear(be, t->x, t->att, l->wo, l->bo, MT_ACT_NONE, t->x, rows);
-        op->layer_norm(be, t->h, t->x, l->ln2_w, l->ln2_b, eps, rows);
-        op->linear(be, t->f, t->h, l->fc1_w, l->fc1_b, MT_ACT_GELU, MT_NO_ROWS, rows);
-        op->linear(be, t->x, t->f, l->fc2_w, l->fc2_b, MT_ACT_NONE, t->x, rows);
-    }
-    op->mean_rows(be, t->pooled, t->x, 2, span, n);
-    rows = 0;
-    for (int i = 0; i < n; i++)
         rows += span[i].n / 2;
+    }
+    op->add_positions(be, t->x, t->sinusoid, span, n);
+    mt_encoder_run(&t->enc, be, t->x, span, n);
+    op->mean_rows(be, t->pooled, t->x, 2, span, n);
     if (rows == 0)
         return;
-    op->layer_norm(be, t->pooled, t->pooled, t->post_w, t->post_b, eps, rows);
+    op->layer_norm(be, t->pooled, t->pooled, t->post_w, t->post_b, MT_ENCODER_EPS, rows);
     op->linear(be, t->out, t->pooled, t->proj_w, t->proj_b, MT_ACT_NONE, MT_NO_ROWS, rows);
 }
 
@@ -312,7 +242,7 @@ static void ear_mel(struct omni_ear *ear, float *out, int n)
 {
     static const float silence[MT_MEL_HOP * BLOCK_MIN_FRAMES];
     const struct omni *o = ear->base.m->own;
-    int bands = o->tower.cfg.bands, got = 0;
+    int bands = o->tower.bands, got = 0;
     int64_t used;
 
     while (got < n && ear->base.n > 0) {
@@ -339,7 +269,7 @@ static int ear_block(struct omni_ear *ear, float *out, int left)
     int n = left < block_frames(o) ? left : block_frames(o);
 
     ear_mel(ear, out, n);
-    mt_mel_scale(out, n, o->tower.cfg.bands, &ear->running);
+    mt_mel_scale(out, n, o->tower.bands, &ear->running);
     return n;
 }
 
@@ -392,7 +322,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
             int want = left < block_frames(o) ? left : block_frames(o);
             if (p.n == (int)MT_COUNT(p.owner) || p.rows + want > o->tower.mel_rows)
                 pass_run(&p);
-            int got = ear_block(ear, o->host_mel + (int64_t)p.rows * o->tower.cfg.bands, left);
+            int got = ear_block(ear, o->host_mel + (int64_t)p.rows * o->tower.bands, left);
             p.owner[p.n] = ears[i];
             o->span[p.n++] = (struct mt_span){p.rows, got};
             p.rows += got;
@@ -411,7 +341,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
 {
     struct omni *o = m->own;
     int64_t frames = mt_mel_clip_frames(n), total = 0, at = 0;
-    int bands = o->tower.cfg.bands, block = block_frames(o), rc;
+    int bands = o->tower.bands, block = block_frames(o), rc;
 
     *rows = NULL;
     if (n > (int64_t)CLIP_MAX_S * MT_MEL_RATE)
@@ -420,8 +350,8 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     for (int64_t f = 0; f < frames; f += block)
         total += block_rows((int)(frames - f < block ? frames - f : block));
     if (total < 1)
-        return mt_err_set(e, -EINVAL, "a clip of %lld samples is too short (at least %d)", (long long)n,
-                          2 * MT_MEL_HOP + 1);
+        return mt_err_set(e, -EINVAL, "a clip of %lld samples is too short (at least %d)",
+                          (long long)n, 2 * MT_MEL_HOP + 1);
     float *mel = malloc(mt_mul(mt_mul((size_t)frames, (size_t)bands), sizeof(*mel)));
     float *out = malloc(mt_mul(mt_mul((size_t)total, (size_t)m->info.hidden), sizeof(*out)));
     rc = mel && out ? mt_mel_clip(o->mel, pcm, n, mel) : -ENOMEM;
@@ -451,10 +381,11 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
 static int make_tokenizer(struct mt_model *m, const json_t *thinker, const char *where,
                           struct mt_err *e)
 {
-    static const char *const text[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>",
+    static const char *const text[] = {"<|endoftext|>", "<|im_start|>",  "<|im_end|>",
                                        "<|AUDIO|>",     "<|audio_bos|>", "<|audio_eos|>"};
-    static const char *const key[] = {"endoftext",         "im_start",             "im_end",
-                                      "audio_token_index", "audio_start_token_id", "audio_end_token_id"};
+    static const char *const key[] = {
+        "endoftext",         "im_start", "im_end", "audio_token_index", "audio_start_token_id",
+        "audio_end_token_id"};
     struct mt_special special[MT_COUNT(text)];
     int64_t id;
     int rc;
@@ -473,7 +404,8 @@ static int fill_info(struct mt_model *m, const json_t *thinker, const char *wher
     const struct omni *o = m->own;
     const struct mt_decoder_config *c = &o->lm.cfg;
     int64_t audio_id;
-    const char *key = json_object_get(thinker, "audio_token_index") ? "audio_token_index" : "audio_token_id";
+    const char *key =
+        json_object_get(thinker, "audio_token_index") ? "audio_token_index" : "audio_token_id";
     /* An id outside the table is a model that never hears; teacher forcing of text still works. */
     int rc = mt_config_int(thinker, where, key, 0, 1 << 24, MT_NEED, &audio_id, e);
 
@@ -499,6 +431,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
 {
     const json_t *nested = json_object_get(config, "thinker_config");
     const json_t *thinker = nested ? nested : config;
+    struct mt_encoder_config enc;
     struct mt_decoder_config lm;
     struct omni *o = calloc(1, sizeof(*o));
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
@@ -513,20 +446,21 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return rc;
     lm.qkv_bias = true;
     snprintf(at, sizeof(at), "%s: audio_config", where);
-    if ((rc = parse_tower(json_object_get(thinker, "audio_config"), at, &o->tower.cfg, e)) < 0)
+    if ((rc = parse_tower(json_object_get(thinker, "audio_config"), at, &o->tower, &enc, e)) < 0)
         return rc;
-    if (o->tower.cfg.out_dim != lm.hidden)
+    if (o->tower.out_dim != lm.hidden)
         return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d", at,
-                          o->tower.cfg.out_dim, lm.hidden);
+                          o->tower.out_dim, lm.hidden);
     /* A thinker saved alone has no prefix. */
     if (!mt_weights_has(m->weights, "thinker.model.embed_tokens.weight"))
         prefix[0] = '\0';
     if ((rc = mt_decoder_init(&o->lm, &lm, prefix, m->weights, m->be, &m->opts, e)) < 0 ||
-        (rc = bind_tower(o, &b, prefix)) < 0 || (rc = mt_mel_new(&o->mel, o->tower.cfg.bands, e)) < 0 ||
+        (rc = bind_tower(o, &enc, &b, prefix)) < 0 ||
+        (rc = mt_mel_new(&o->mel, o->tower.bands, e)) < 0 ||
         (rc = fill_info(m, thinker, where, e)) < 0)
         return rc;
     int mel_rows = o->tower.mel_rows;
-    o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.cfg.bands), sizeof(float));
+    o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
     o->span = calloc(BLOCKS_AT_ONCE * 2, sizeof(*o->span));
     o->iota = calloc((size_t)mel_rows, sizeof(*o->iota));
     if (!o->host_mel || !o->span || !o->iota)
@@ -564,7 +498,8 @@ static int layout(const struct mt_model *m, enum mt_mode mode, const char *syste
 
 static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
 {
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens, type};
+    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
+                                type};
 }
 
 static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
@@ -576,12 +511,12 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
 }
 
 /* Shapes for synth:NAME. The tiny one has an own small vocabulary, so its special ids are small too. */
-#define OMNI(text, audio, ids)                                                                       \
-    "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"text_config\":{" text                    \
-    ",\"rope_theta\":1000000.0,\"rms_norm_eps\":1e-6},\"audio_config\":{\"num_mel_bins\":128,"       \
+#define OMNI(text, audio, ids)                                                                     \
+    "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"text_config\":{" text                  \
+    ",\"rope_theta\":1000000.0,\"rms_norm_eps\":1e-6},\"audio_config\":{\"num_mel_bins\":128,"     \
     "\"n_window\":100,\"max_source_positions\":1500," audio "}," ids "}}"
-#define RELEASED_IDS                                                                                 \
-    "\"audio_token_index\":151646,\"audio_start_token_id\":151647,\"audio_end_token_id\":151648,"    \
+#define RELEASED_IDS                                                                               \
+    "\"audio_token_index\":151646,\"audio_start_token_id\":151647,\"audio_end_token_id\":151648,"  \
     "\"endoftext\":151643,\"im_start\":151644,\"im_end\":151645"
 
 static const struct mt_shape shapes[] = {

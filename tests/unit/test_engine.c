@@ -93,7 +93,8 @@ static struct mt_engine_opts options(const char *kv, int64_t blocks)
 static void begin_on(struct world *w, struct mt_engine_opts *o, int threads, struct mt_clock *clock)
 {
     struct mt_model_opts mo = {.step_rows = o->step_tokens,
-                               .want_rows = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions};
+                               .want_rows = o->step_tokens < o->max_sessions ? o->step_tokens
+                                                                             : o->max_sessions};
     struct mt_err e = {0};
 
     *w = (struct world){.clock = mt_clock_virtual(0)};
@@ -145,7 +146,8 @@ static struct call *dial(struct world *w)
 }
 
 /* Speech-like noise, the same for a voice wherever it is heard. */
-static void speak_pieces(struct world *w, struct call *c, int voice, int64_t from, int64_t n, int piece)
+static void speak_pieces(struct world *w, struct call *c, int voice, int64_t from, int64_t n,
+                         int piece)
 {
     float *pcm = malloc((size_t)n * sizeof(*pcm));
 
@@ -219,9 +221,20 @@ static double pool_used(struct world *w)
 
 static void test_policy(void **state)
 {
-    static const char *const bad[] = {"",           "window",         "window=0",   "window=-1",     "window=4,sinks=4",
-                                      "window=4,sinks=9", "sinks=4",  "window=x",   "window=4x",     "bounded",
-                                      "window=8,sinks=",  "window=8,x=1", "unbounded,sinks=1", "window=8,sinks=-1"};
+    static const char *const bad[] = {"",
+                                      "window",
+                                      "window=0",
+                                      "window=-1",
+                                      "window=4,sinks=4",
+                                      "window=4,sinks=9",
+                                      "sinks=4",
+                                      "window=x",
+                                      "window=4x",
+                                      "bounded",
+                                      "window=8,sinks=",
+                                      "window=8,x=1",
+                                      "unbounded,sinks=1",
+                                      "window=8,sinks=-1"};
     struct mt_policy p = {0};
     char text[64];
     struct mt_err e;
@@ -352,7 +365,8 @@ static void test_stall_recovers(void **state)
     begin(&w, options("unbounded", 36));
     struct call *a = dial(&w), *b = dial(&w);
     for (int k = 0; k < 4; k++) {
-        int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0, n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
+        int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0,
+                n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
         speak(&w, a, 0, from, n);
         speak(&w, b, 1, from, n);
         settle(&w);
@@ -518,7 +532,8 @@ static void company(const char *kv, enum mt_mode mode, int64_t blocks, int step_
         dial(&w);
     assert_int_equal(w.n_calls, 17);
     for (int k = 0; k < 8; k++) {
-        int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0, n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
+        int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0,
+                n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
         for (int i = 0; i < 17; i++) {
             struct call *c = &w.call[i];
             if (c->closed[0])
@@ -634,7 +649,8 @@ static void test_last_frame(void **state)
     static const struct {
         int64_t samples;
         int frames;
-    } is[] = {{1, 1}, {BEAT - 1, 1}, {BEAT, 1}, {BEAT + 1, 2}, {BEAT + LOOKAHEAD, 2}, {2 * BEAT, 2}, {2 * BEAT + 5000, 3}};
+    } is[] = {{1, 1},        {BEAT - 1, 1},       {BEAT, 1}, {BEAT + 1, 2}, {BEAT + LOOKAHEAD, 2},
+              {2 * BEAT, 2}, {2 * BEAT + 5000, 3}};
 
     (void)state;
     for (size_t i = 0; i < MT_COUNT(is); i++) {
@@ -698,7 +714,8 @@ static void test_late_and_shortened(void **state)
     assert_int_equal(live->by_status[MT_OK], 1); /* a call can't: shorter, and on the beat */
     assert_int_equal(live->shortened, 1);
     assert_true(live->n_tokens[0] > 0 && live->n_tokens[0] < 40);
-    assert_memory_equal(live->tokens[0], patient->tokens[0], sizeof(int) * (size_t)live->n_tokens[0]);
+    assert_memory_equal(live->tokens[0], patient->tokens[0],
+                        sizeof(int) * (size_t)live->n_tokens[0]);
     end(&w);
 }
 

@@ -20,7 +20,8 @@ struct options {
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"audio", 'a', "FILE[@start:len]", 0, "The clip; times in seconds or with ms, s, min, h", 0},
-    {"stream", 's', NULL, 0, "As a live session hears it: a frame at a time, clamped by the loudest so far", 0},
+    {"stream", 's', NULL, 0,
+     "As a live session hears it: a frame at a time, clamped by the loudest so far", 0},
     {"frame", 'f', "D", 0, "With --stream: the session's frame (default: the model's own beat)", 0},
     {0},
 };
@@ -120,10 +121,14 @@ static int embed_clip(const struct options *o, const float *pcm, int64_t n)
 
 int probe_embed(int argc, char **argv)
 {
-    static const struct argp argp = {
-        options, parse, NULL,
-        "The audio tower's output for a clip, one row a line, as it takes the place of the audio tokens.",
-        NULL, NULL, NULL};
+    static const struct argp argp = {options,
+                                     parse,
+                                     NULL,
+                                     "The audio tower's output for a clip, one row a line, as it "
+                                     "takes the place of the audio tokens.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     struct options o = {0};
     float *pcm = NULL;
     int64_t n;

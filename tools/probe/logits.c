@@ -24,16 +24,22 @@ struct options {
 
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
-    {"tokens", 't', "IDS|@FILE", 0, "Ids apart by commas or spaces; @FILE reads them, @- from stdin", 0},
+    {"tokens", 't', "IDS|@FILE", 0,
+     "Ids apart by commas or spaces; @FILE reads them, @- from stdin", 0},
     {"audio", 'a', "FILE[@start:len]", 0,
      "Goes in where the ids hold the model's audio placeholder; repeat for several clips", 0},
-    {"at", KEY_AT, "P,P,…|all", 0, "Positions to print; negative ones count from the end (default -1)", 0},
-    {"top", KEY_TOP, "N", 0, "Log-probs a position, best first; 0: all, in order of id (default 5)", 0},
+    {"at", KEY_AT, "P,P,…|all", 0,
+     "Positions to print; negative ones count from the end (default -1)", 0},
+    {"top", KEY_TOP, "N", 0, "Log-probs a position, best first; 0: all, in order of id (default 5)",
+     0},
     {"kv", KEY_KV, "POLICY", 0, "unbounded, or window=W[,sinks=S] (default unbounded)", 0},
-    {"rope", KEY_ROPE, "HOW", 0, "Where sinks stand: cache, directly before the window; absolute, at their distance "
-                                 "(default cache)", 0},
+    {"rope", KEY_ROPE, "HOW", 0,
+     "Where sinks stand: cache, directly before the window; absolute, at their distance "
+     "(default cache)",
+     0},
     {"block", KEY_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
-    {"kv-type", KEY_KV_TYPE, "TYPE", 0, "bf16, f16, f32 or int8 (default f32, so that only the model is measured)", 0},
+    {"kv-type", KEY_KV_TYPE, "TYPE", 0,
+     "bf16, f16, f32 or int8 (default f32, so that only the model is measured)", 0},
     {0},
 };
 
@@ -102,14 +108,16 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 /* ---- numbers in lists ---- */
 
 /* Whole numbers apart by commas, spaces, brackets or line ends. *list is malloc'ed. -EINVAL: *bad is the word. */
-static int parse_list(char *text, int64_t lo, int64_t hi, int64_t **list, int64_t *n, const char **bad)
+static int parse_list(char *text, int64_t lo, int64_t hi, int64_t **list, int64_t *n,
+                      const char **bad)
 {
     char *save = NULL;
     int64_t cap = 0;
 
     *list = NULL;
     *n = 0;
-    for (char *w = strtok_r(text, ", \t\r\n[]", &save); w; w = strtok_r(NULL, ", \t\r\n[]", &save)) {
+    for (char *w = strtok_r(text, ", \t\r\n[]", &save); w;
+         w = strtok_r(NULL, ", \t\r\n[]", &save)) {
         if (*n == cap) {
             cap = cap ? 2 * cap : 256;
             int64_t *grown = realloc(*list, mt_mul((size_t)cap, sizeof(*grown)));
@@ -268,7 +276,8 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
     for (int32_t i = 0; i < vocab; i++)
         p->order[i] = i;
     if (p->top)
-        qsort_r(p->order, (size_t)vocab, sizeof(*p->order), by_logprob, (void *)(uintptr_t)logprobs);
+        qsort_r(p->order, (size_t)vocab, sizeof(*p->order), by_logprob,
+                (void *)(uintptr_t)logprobs);
     printf("{\"type\":\"logits\",\"pos\":%lld,\"token\":%d,\"top\":[", (long long)pos, p->ids[pos]);
     for (int64_t k = 0; k < n; k++) {
         float v = logprobs[p->order[k]];
@@ -284,7 +293,8 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
 
 static int run(const struct options *o)
 {
-    struct mt_teacher t = {.policy = o->policy, .kv_type = o->kv_type, .block_tokens = o->block, .row = print_row};
+    struct mt_teacher t = {
+        .policy = o->policy, .kv_type = o->kv_type, .block_tokens = o->block, .row = print_row};
     struct printer p = {.top = o->top};
     struct mt_err e = {0};
     int32_t *ids = NULL;
@@ -321,7 +331,8 @@ static int run(const struct options *o)
 int probe_logits(int argc, char **argv)
 {
     static const struct argp argp = {
-        options, parse, NULL, "Log-probs of a teacher-forced sequence, one line a position.", NULL, NULL, NULL};
+        options, parse, NULL, "Log-probs of a teacher-forced sequence, one line a position.",
+        NULL,    NULL,  NULL};
     struct options o = {.top = 5, .block = 16, .kv_type = MT_F32};
 
     o.audio = calloc((size_t)argc + 1, sizeof(*o.audio));

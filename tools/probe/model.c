@@ -89,7 +89,8 @@ int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n)
 
     *pcm = NULL;
     if (!path || parse_clip(path, &start, &len) < 0) {
-        mt_msg(MT_ERROR, "--audio: '%s' is not FILE[@start:len] with times such as 1.5 or 200ms", spec);
+        mt_msg(MT_ERROR, "--audio: '%s' is not FILE[@start:len] with times such as 1.5 or 200ms",
+               spec);
         free(path);
         return MT_EXIT_USAGE;
     }

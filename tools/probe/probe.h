@@ -20,11 +20,18 @@ struct probe_model {
     struct mt_model *m;
 };
 /* The options that these subcommands share; true if the key was one of them. */
-#define PROBE_MODEL_OPTIONS                                                                          \
-    {"model", 'm', "MODEL", 0, "Directory as released, or synth:NAME[,key=value…] "                  \
-                               "(default synth:qwen2.5-omni-tiny)", 1},                              \
-    {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},             \
-    {"backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1}
+#define PROBE_MODEL_OPTIONS                                                                        \
+    {"model",                                                                                      \
+     'm',                                                                                          \
+     "MODEL",                                                                                      \
+     0,                                                                                            \
+     "Directory as released, or synth:NAME[,key=value…] "                                        \
+     "(default synth:qwen2.5-omni-tiny)",                                                          \
+     1},                                                                                           \
+        {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},       \
+    {                                                                                              \
+        "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \
+    }
 struct argp_state;
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
 /* Prints the reason and returns an exit status on failure. */

@@ -71,7 +71,8 @@ static int encode(const struct options *o, const char *text, size_t len)
     int32_t *ids;
     size_t n;
 
-    if (mt_tokenizer_encode(mt_model_tokenizer(o->pm.m), text, len, !o->ordinary, &ids, &n, &e) < 0) {
+    if (mt_tokenizer_encode(mt_model_tokenizer(o->pm.m), text, len, !o->ordinary, &ids, &n, &e) <
+        0) {
         mt_msg(MT_ERROR, "stdin: %s", e.text);
         return MT_EXIT_FAILED;
     }
@@ -98,7 +99,8 @@ static int decode(const struct options *o, char *text)
     size_t cap = 3 * (longest + 3) + 1;
     if (!(out = malloc(cap)))
         return MT_EXIT_FAILED;
-    for (char *w = strtok_r(text, " ,\t\r\n[]", &save); w; w = strtok_r(NULL, " ,\t\r\n[]", &save)) {
+    for (char *w = strtok_r(text, " ,\t\r\n[]", &save); w;
+         w = strtok_r(NULL, " ,\t\r\n[]", &save)) {
         if (mt_parse_i64(w, 0, mt_tokenizer_size(t) - 1, &id) < 0) {
             mt_msg(MT_ERROR, "stdin: '%s' is not an id in 0..%d", w, mt_tokenizer_size(t) - 1);
             free(out);
@@ -116,15 +118,21 @@ static int decode(const struct options *o, char *text)
 int probe_tokens(int argc, char **argv)
 {
     static const struct argp argp = {
-        options, parse, NULL,
-        "Text on stdin to token ids on one line, apart by spaces; with -d ids back to text.", NULL, NULL, NULL};
+        options,
+        parse,
+        NULL,
+        "Text on stdin to token ids on one line, apart by spaces; with -d ids back to text.",
+        NULL,
+        NULL,
+        NULL};
     struct options o = {0};
     size_t len;
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK && !mt_model_tokenizer(o.pm.m)) {
-        mt_msg(MT_ERROR, "%s: no tokenizer (tokenizer.json, or vocab.json and merges.txt)", o.pm.spec);
+        mt_msg(MT_ERROR, "%s: no tokenizer (tokenizer.json, or vocab.json and merges.txt)",
+               o.pm.spec);
         status = MT_EXIT_FAILED;
     }
     char *text = status == MT_EXIT_OK ? read_all(&len) : NULL;
