@@ -79,7 +79,7 @@ LINK      = @mkdir -p $(@D); $(if $(V),,echo "  link  $@";) \
 
 # A tool with commands of its own keeps them in a folder: tools/mt-probe.c has tools/probe/.
 .SECONDEXPANSION:
-$B/mt-%: $B/tools/mt-%.o $$(patsubst %.c,$B/%.o,$$(wildcard tools/$$*/*.c)) $(LIB)
+$B/mt-%: $B/tools/mt-%.o $$(addprefix $B/,$$(addsuffix .o,$$(basename $$(wildcard tools/$$*/*.c)))) $(LIB)
 	$(LINK) $(MT_LIBS)
 
 $B/tests/test_%: $B/tests/unit/test_%.o $(LIB)

@@ -33,6 +33,7 @@ struct mt_sound_info {
     int rate_hz;
     int channels;   /* of the source, 1..1024 */
     int64_t frames; /* samples a channel, -1 while unknown (a pipe) */
+    int bits;       /* of a sample of integer PCM; 0: floats, or an encoding that is not PCM */
 };
 
 /* raw NULL: look at the header. Errors name the file and the expectation: a directory, an empty

@@ -64,6 +64,8 @@ static int open_plain(struct mt_sound *s, const struct mt_raw_format *format, in
     s->left = bytes;
     s->info.rate_hz = format->rate_hz;
     s->info.channels = format->channels;
+    if (format->sample != MT_F32LE && format->sample != MT_F64LE)
+        s->info.bits = 8 * mt_pcm_bytes(format->sample);
     s->info.frames = s->bytes.regular ? bytes / frame : -1;
     return 0;
 }
@@ -84,6 +86,29 @@ static int refused(struct mt_sound *s, const struct mt_wav_header *wav, struct m
                           "(bare samples need --raw)",
                           s->name);
     return mt_err_set(e, -EINVAL, "%s: %s", s->name, mt_sf_reason(NULL, why, sizeof(why)));
+}
+
+/* FLAC and ALAC are PCM in a smaller box. */
+static int integer_bits(int format)
+{
+    switch (format & SF_FORMAT_SUBMASK) {
+    case SF_FORMAT_PCM_S8:
+    case SF_FORMAT_PCM_U8:
+        return 8;
+    case SF_FORMAT_PCM_16:
+    case SF_FORMAT_ALAC_16:
+        return 16;
+    case SF_FORMAT_ALAC_20:
+        return 20;
+    case SF_FORMAT_PCM_24:
+    case SF_FORMAT_ALAC_24:
+        return 24;
+    case SF_FORMAT_PCM_32:
+    case SF_FORMAT_ALAC_32:
+        return 32;
+    default:
+        return 0;
+    }
 }
 
 static int open_sndfile(struct mt_sound *s, const struct mt_wav_header *wav, struct mt_err *e)
@@ -111,6 +136,7 @@ static int open_sndfile(struct mt_sound *s, const struct mt_wav_header *wav, str
                           s->name, info.channels, info.samplerate, MT_CHANNELS_MAX, MT_RATE_MAX);
     s->info.rate_hz = info.samplerate;
     s->info.channels = info.channels;
+    s->info.bits = integer_bits(info.format);
     /* a FLAC made in a pipe doesn't know its length */
     s->info.frames = info.frames >= 0 && info.frames < SF_COUNT_MAX ? info.frames : -1;
     return 0;

@@ -286,6 +286,47 @@ static void check_logits(struct golden *g, const json_t *c)
     free(audio);
 }
 
+/*
+ * Narrower cache types cost something, in proportion to their rounding step: on these models 8 to 12 steps (2^-11,
+ * 2^-8, 1/127), at most 40 allowed.
+ */
+static void check_kv_types(struct golden *g, const json_t *c)
+{
+    static const struct {
+        enum mt_dtype type;
+        double at_most;
+    } is[] = {{MT_F16, 40.0 / 2048}, {MT_BF16, 40.0 / 256}, {MT_INT8, 40.0 / 127}};
+    const json_t *jids = json_object_get(c, "ids");
+    int64_t dims[8], at[64], n_at = (int64_t)json_array_size(json_object_get(c, "at"));
+    int n_dims;
+    int32_t ids[512];
+
+    if (json_array_size(json_object_get(c, "audio")) > 0)
+        return;
+    assert_true(json_array_size(jids) <= MT_COUNT(ids));
+    for (size_t i = 0; i < json_array_size(jids); i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(jids, i));
+    for (int64_t i = 0; i < n_at; i++)
+        at[i] = json_integer_value(json_array_get(json_object_get(c, "at"), (size_t)i));
+    for (size_t i = 0; i < MT_COUNT(is); i++) {
+        struct rows_seen seen = {
+            expected(g, json_string_value(json_object_get(c, "tensor")), dims, &n_dims), 0, 0, 0};
+        struct mt_teacher t = {.ids = ids,
+                               .n = (int64_t)json_array_size(jids),
+                               .at = at,
+                               .n_at = n_at,
+                               .kv_type = is[i].type,
+                               .block_tokens = 16,
+                               .ctx = &seen,
+                               .row = see_row};
+        assert_int_equal(mt_teacher_run(g->m, &t, NULL), 0);
+        if (getenv("MT_GOLDEN_SHOW"))
+            print_message("%s kv %s: ", g->dir, mt_dtype_name(is[i].type));
+        judge(g, c, seen.worst, is[i].at_most);
+        assert_true(seen.worst > 1e-4); /* else it was not used */
+    }
+}
+
 static void run_kind(const char *kind, void (*check)(struct golden *, const json_t *))
 {
     static const char *const own[] = {"omni-a", "omni-b"};
@@ -337,6 +378,12 @@ static void test_logits(void **state)
     run_kind("logits", check_logits);
 }
 
+static void test_kv_types(void **state)
+{
+    (void)state;
+    run_kind("logits", check_kv_types);
+}
+
 static void test_window(void **state)
 {
     (void)state;
@@ -346,8 +393,9 @@ static void test_window(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mel),    cmocka_unit_test(test_embed),  cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_logits), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_mel),    cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_stream), cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_window), cmocka_unit_test(test_kv_types),
     };
 
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);

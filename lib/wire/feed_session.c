@@ -1,0 +1,495 @@
+/*
+ * feed_session.c: one connection: open, then each frame's sound at its own absolute time (or, unpaced, as
+ * fast as the server takes it), then end. Reading the answers never holds back the sending.
+ */
+#include "wire/feed_run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define RETRY_NS     (5 * MT_NS_PER_MS) /* the server's queue of connections is full: ask again */
+#define UNSENT_LIMIT (8u << 20)         /* bytes that a server may leave unread */
+
+struct feed_write {
+    uv_write_t req;
+    struct feed_session *s;
+    int64_t frame_from, frame_to; /* complete with these bytes */
+    size_t n;
+    unsigned char bytes[];
+};
+
+struct feed_source {
+    uv_poll_t poll;
+    struct feed_session *s; /* NULL: it left */
+    int fd;
+};
+
+/* ---- handles ---- */
+
+static void handle_closed(struct feed_session *s)
+{
+    if (--s->handles > 0)
+        return;
+    mt_wire_parser_free(&s->parser);
+    free(s->due);
+    feed_session_gone(s);
+}
+
+static void pipe_closed(uv_handle_t *h)
+{
+    handle_closed(h->data);
+}
+
+static void source_closed(uv_handle_t *h)
+{
+    struct feed_source *src = h->data;
+    struct feed_session *s = src->s;
+
+    free(src);
+    handle_closed(s);
+}
+
+static void source_close(struct feed_session *s)
+{
+    if (s->source)
+        uv_close((uv_handle_t *)&s->source->poll, source_closed);
+    s->source = NULL;
+}
+
+static void source_ready(uv_poll_t *poll, int status, int events)
+{
+    struct feed_source *src = poll->data;
+
+    (void)status;
+    (void)events;
+    uv_poll_stop(poll);
+    if (src->s->state == FEED_SENDING)
+        feed_session_wake(src->s);
+}
+
+/* Wake this session when its pipe has more. */
+static void source_wait(struct feed_session *s)
+{
+    int fd = mt_tape_wait_fd(s->stream.tape);
+
+    if (s->source && s->source->fd != fd)
+        source_close(s);
+    if (!s->source) {
+        struct feed_source *src = calloc(1, sizeof(*src));
+
+        if (!src || uv_poll_init(&s->run->loop, &src->poll, fd) < 0) {
+            free(src);
+            feed_session_close(s, "cannot wait for its sound");
+            return;
+        }
+        src->poll.data = src;
+        src->s = s;
+        src->fd = fd;
+        s->source = src;
+        s->handles++;
+    }
+    uv_poll_start(&s->source->poll, UV_READABLE, source_ready);
+}
+
+/* ---- writing ---- */
+
+static void written(uv_write_t *req, int status)
+{
+    struct feed_write *w = req->data;
+    struct feed_session *s = w->s;
+
+    s->unsent_bytes -= w->n;
+    if (s->state == FEED_SENDING && status < 0) {
+        /* The server left; what it said before it did is still read, and the end of that closes the session. */
+        s->stream.n = 0;
+        s->stream.ended = true;
+        feed_wake_at(s, INT64_MAX);
+    } else if (!s->run->o->pace && status == 0) {
+        for (int64_t k = w->frame_from; k < w->frame_to; k++)
+            if (k >= s->first && k - s->first < (int64_t)s->n_due)
+                s->due[k - s->first].due_ns = feed_now(s->run);
+        if (s->state == FEED_SENDING && s->unsent_bytes == 0 && w->frame_to >= 0)
+            feed_wake_at(s, feed_now(s->run));
+    }
+    free(w);
+}
+
+/* Takes w. */
+static void write_out(struct feed_session *s, struct feed_write *w)
+{
+    uv_buf_t buf = uv_buf_init((char *)w->bytes, (unsigned)w->n);
+    int rc;
+
+    w->s = s;
+    w->req.data = w;
+    s->unsent_bytes += w->n;
+    if (s->unsent_bytes > UNSENT_LIMIT && s->unsent_bytes > 2 * w->n) {
+        s->unsent_bytes -= w->n;
+        free(w);
+        feed_session_close(s, "the server does not read");
+        return;
+    }
+    rc = uv_write(&w->req, (uv_stream_t *)&s->pipe, &buf, 1, written);
+    if (rc < 0) {
+        s->unsent_bytes -= w->n;
+        free(w);
+        feed_session_close(s, uv_strerror(rc));
+    }
+}
+
+/* Room for audio bytes and the line of obj behind them; takes the reference. Writes the line at `at`. */
+static struct feed_write *write_new(size_t audio)
+{
+    struct feed_write *w = calloc(1, sizeof(*w) + audio + 64);
+
+    if (w)
+        w->frame_from = w->frame_to = -1;
+    return w;
+}
+
+static bool send_object(struct feed_session *s, json_t *obj)
+{
+    char *text = obj ? json_dumps(obj, JSON_COMPACT) : NULL;
+    size_t n = text ? strlen(text) : 0;
+    struct feed_write *w = text ? write_new(n + 1) : NULL;
+
+    if (w) {
+        memcpy(w->bytes, text, n);
+        w->bytes[n] = '\n';
+        w->n = n + 1;
+    }
+    free(text);
+    json_decref(obj);
+    if (!w) {
+        feed_session_close(s, "out of memory");
+        return false;
+    }
+    write_out(s, w);
+    return s->state != FEED_CLOSING;
+}
+
+/* ---- connecting ---- */
+
+int feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
+{
+    struct feed_session *s = calloc(1, sizeof(*s));
+    int rc;
+
+    if (!s)
+        return -ENOMEM;
+    s->run = r;
+    s->index = index;
+    s->length_s = mt_feed_length_s(r->o, index, arrived_s);
+    s->closed_frames = -1;
+    s->wake_ns = INT64_MAX;
+    snprintf(s->name, sizeof(s->name), "feed-%" PRId64, index);
+    rc = feed_stream_open(&s->stream, r->reel, index, r->o->loop, s->length_s, r->o->open.rate_hz);
+    if (rc < 0) {
+        free(s);
+        return rc;
+    }
+    mt_wire_parser_init(&s->parser);
+    s->parser.ctx = s;
+    s->parser.on_message = feed_on_message;
+    s->parser.on_payload = feed_on_payload;
+    uv_pipe_init(&r->loop, &s->pipe, 0);
+    s->pipe.data = s;
+    s->handles = 1;
+    s->next = r->sessions;
+    if (s->next)
+        s->next->prev = s;
+    r->sessions = s;
+    r->t->arrived++;
+    r->t->active++;
+    feed_wake_at(s, feed_now(r));
+    return 0;
+}
+
+static void buffer(uv_handle_t *h, size_t want, uv_buf_t *buf)
+{
+    struct feed_session *s = h->data;
+
+    (void)want;
+    *buf = uv_buf_init(s->run->in, sizeof(s->run->in));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct feed_session *s = stream->data;
+    struct mt_err e = {0};
+    int rc;
+
+    if (s->state == FEED_CLOSING || n == 0)
+        return;
+    if (n == UV_EOF || n == UV_ECONNRESET) {
+        feed_session_close(s, "the server closed the connection before the call was over");
+        return;
+    }
+    if (n < 0) {
+        feed_session_close(s, uv_strerror((int)n));
+        return;
+    }
+    rc = mt_wire_parse(&s->parser, (const unsigned char *)buf->base, (size_t)n, &e);
+    if (rc < 0 && s->state != FEED_CLOSING) {
+        char why[sizeof(e.text) + 40];
+
+        snprintf(why, sizeof(why), "the server's line is broken: %s", e.text);
+        feed_session_close(s, why);
+    }
+}
+
+/* A connected descriptor or a negative errno. A Unix socket answers at once. */
+static int connect_to(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd, rc;
+
+    if (strlen(path) >= sizeof(a.sun_path))
+        return -ENAMETOOLONG;
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0)
+        return fd;
+    rc = -errno;
+    close(fd);
+    return rc;
+}
+
+static void session_connect(struct feed_session *s)
+{
+    struct feed_run *r = s->run;
+    int fd = connect_to(r->o->socket);
+    json_t *open;
+    int rc;
+
+    if (fd == -EAGAIN || fd == -EINTR) {
+        feed_wake_at(s, feed_now(r) + RETRY_NS);
+        return;
+    }
+    rc = fd < 0 ? fd : uv_pipe_open(&s->pipe, fd);
+    if (rc < 0) {
+        char why[300];
+
+        snprintf(why, sizeof(why), "%s: %s: %s", r->o->socket,
+                 rc == -ENOENT || rc == -ECONNREFUSED ? "no server listens there"
+                                                      : "cannot connect",
+                 strerror(-rc));
+        if (fd >= 0)
+            close(fd);
+        if (!r->connected)
+            feed_stop(r, rc, why);
+        else
+            feed_session_close(s, why);
+        return;
+    }
+    r->connected = true;
+    s->state = FEED_OPENING;
+    s->opening_ns = feed_now(r);
+    uv_read_start((uv_stream_t *)&s->pipe, buffer, on_read);
+    if (!(open = feed_open_json(r->o, s->index))) {
+        feed_session_close(s, "out of memory");
+        return;
+    }
+    send_object(s, open);
+}
+
+/* ---- sending ---- */
+
+/* The sample that completes frame k at the server: its own last one and what the model must hear beyond it. */
+static int64_t frame_end(const struct feed_session *s, int64_t k)
+{
+    double end = ceil((double)(k + 1) * s->frame_samples - 1e-6) + (double)s->ahead_samples;
+
+    return end < 0x1p62 ? (int64_t)end : INT64_MAX / 2;
+}
+
+/* When the sound up to `sample` has been spoken. */
+static int64_t due_of(const struct feed_session *s, int64_t sample)
+{
+    int64_t due = s->start_ns + feed_ns((double)sample, s->run->o->open.rate_hz, s->run->o->speed);
+
+    return due > s->opened_ns ? due : s->opened_ns;
+}
+
+/*
+ * Hold the sound of the next frame, so that it lies ready when it is due. False: the pipe has less than that. What a
+ * pipe brings after its time is due when it comes: its lateness is not the server's.
+ */
+static bool prepare(struct feed_session *s)
+{
+    struct mt_err e = {0};
+    bool live = mt_tape_wait_fd(s->stream.tape) >= 0;
+    int rc = feed_stream_fill(&s->stream, frame_end(s, s->piece), &e);
+
+    if (rc < 0) {
+        s->run->t->source_failed = true;
+        feed_note(s->run, MT_ERROR, "%s", e.code ? e.text : strerror(-rc));
+    }
+    if (live)
+        s->ready_ns = feed_now(s->run);
+    return rc != 0;
+}
+
+/* When what is complete with `sample` was due: for records. */
+static int64_t due_to_record(struct feed_session *s, int64_t sample, int64_t now)
+{
+    int64_t due = due_of(s, sample);
+
+    if (!s->run->o->pace || s->interrupted)
+        return now;
+    return due > s->ready_ns ? due : s->ready_ns;
+}
+
+static void schedule(struct feed_session *s)
+{
+    const struct feed_stream *st = &s->stream;
+    int64_t upto = frame_end(s, s->piece);
+
+    if (st->ended && st->sent + st->n < upto)
+        upto = st->sent + st->n;
+    feed_wake_at(s, s->run->o->pace ? due_of(s, upto) : feed_now(s->run));
+}
+
+/* All that is held goes out, and `end` behind it when nothing follows. */
+static void send_held(struct feed_session *s)
+{
+    struct feed_run *r = s->run;
+    struct feed_stream *st = &s->stream;
+    struct feed_write *w = write_new(feed_stream_room(st));
+    int64_t now = feed_now(r);
+    int rc = 0;
+
+    if (!w) {
+        feed_session_close(s, "out of memory");
+        return;
+    }
+    w->n = feed_stream_take(st, w->bytes);
+    w->frame_from = s->piece;
+    while (rc == 0 && frame_end(s, s->piece) <= st->sent) {
+        rc = feed_record_sent(s, due_to_record(s, frame_end(s, s->piece), now));
+        s->piece++;
+    }
+    if (st->ended) {
+        /* The rest, and frames that only waited for what the model hears beyond them, are complete with `end`. */
+        while (rc == 0 && (double)s->piece * s->frame_samples < (double)st->sent - 1e-6) {
+            rc = feed_record_sent(s, due_to_record(s, st->sent, now));
+            s->piece++;
+        }
+        w->n += (size_t)sprintf((char *)w->bytes + w->n, "{\"type\":\"end\"}\n");
+        s->state = FEED_ENDED;
+        s->ended_ns = now;
+        feed_wake_at(s, INT64_MAX);
+    }
+    w->frame_to = s->piece;
+    write_out(s, w);
+    if (rc < 0)
+        feed_session_close(s, "too many frames without an answer");
+}
+
+void feed_session_begin(struct feed_session *s)
+{
+    struct feed_run *r = s->run;
+    int64_t began;
+
+    s->state = FEED_SENDING;
+    prepare(s);
+    if (r->o->pace && mt_tape_wait_fd(s->stream.tape) >= 0) {
+        /* A live source began when its first sample came, be it before the server was ready. */
+        began = mt_tape_began_ns(s->stream.tape);
+        if (!began) {
+            source_wait(s);
+            return;
+        }
+        s->start_ns = began;
+    } else {
+        s->start_ns = r->o->pace
+                          ? feed_grid(r, s->opened_ns, mt_feed_phase(r->o, s->index), s->frame_s)
+                          : s->opened_ns;
+    }
+    schedule(s);
+}
+
+static void send_due(struct feed_session *s)
+{
+    if (!prepare(s)) {
+        if (s->stream.n > 0)
+            send_held(s);
+        if (s->state == FEED_SENDING)
+            source_wait(s);
+        return;
+    }
+    send_held(s);
+    if (s->state != FEED_SENDING)
+        return;
+    prepare(s);
+    /* Unpaced: the next one when this one is with the kernel. */
+    if (s->run->o->pace)
+        schedule(s);
+}
+
+void feed_session_wake(struct feed_session *s)
+{
+    if (s->state == FEED_CONNECTING)
+        session_connect(s);
+    else if (s->state == FEED_SENDING && !s->start_ns)
+        feed_session_begin(s);
+    else if (s->state == FEED_SENDING)
+        send_due(s);
+}
+
+/* ---- the end ---- */
+
+void feed_session_finish(struct feed_session *s)
+{
+    if (s->state == FEED_CONNECTING || s->state == FEED_OPENING) {
+        feed_session_close(s, NULL);
+    } else if (s->state == FEED_SENDING) {
+        s->stream.n = 0;
+        s->stream.ended = true;
+        s->interrupted = true;
+        send_held(s);
+    }
+}
+
+void feed_session_close(struct feed_session *s, const char *why)
+{
+    if (s->state == FEED_CLOSING)
+        return;
+    if (why) {
+        s->run->t->broken++;
+        feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
+        if (s->state == FEED_CONNECTING || s->state == FEED_OPENING)
+            feed_record_own(s, 0, MT_FAILED, why, NAN);
+    }
+    s->state = FEED_CLOSING;
+    feed_record_rest(s);
+    feed_wake_at(s, INT64_MAX);
+    if (mt_wav_close(&s->wav) < 0) {
+        s->run->t->source_failed = true;
+        feed_note(s->run, MT_ERROR, "session %s: its sound could not be written", s->name);
+    }
+    feed_stream_close(&s->stream);
+    source_close(s);
+    uv_close((uv_handle_t *)&s->pipe, pipe_closed);
+}
+
+bool feed_session_owed(const struct feed_session *s, int64_t *since_ns)
+{
+    if (s->state == FEED_OPENING)
+        *since_ns = s->opening_ns;
+    else if (s->n_due > 0)
+        *since_ns = s->due[0].due_ns;
+    else if (s->state == FEED_ENDED)
+        *since_ns = s->ended_ns;
+    else
+        return false;
+    return true;
+}

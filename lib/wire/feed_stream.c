@@ -1,0 +1,133 @@
+/*
+ * feed_stream.c: samples from a tape, held until they are due, and written as audio messages. What is
+ * counted here is what left: every sample of the tape up to the budget, once.
+ */
+#include "wire/feed_stream.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Far below MT_WIRE_PAYLOAD_MAX, so that a reader that buffers whole messages is not asked for much. */
+enum { MESSAGE_SAMPLES = 256 << 10, MESSAGE_LINE = 64 };
+
+int feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
+                     double length_s, int rate_hz)
+{
+    double samples = rint(length_s * rate_hz);
+
+    memset(s, 0, sizeof(*s));
+    s->format = mt_reel_pcm(r);
+    s->budget = samples < 0x1p62 ? (int64_t)samples : INT64_MAX;
+    return mt_tape_open(&s->tape, r, first, loop);
+}
+
+void feed_stream_close(struct feed_stream *s)
+{
+    mt_tape_close(&s->tape);
+    free(s->hold);
+    s->hold = NULL;
+    s->n = s->cap = 0;
+    s->ended = true;
+}
+
+int feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
+{
+    int64_t want = (upto < s->budget ? upto : s->budget) - s->sent;
+
+    if (want > s->cap) {
+        float *bigger = realloc(s->hold, mt_mul((size_t)want, sizeof(*bigger)));
+
+        if (!bigger) {
+            s->ended = true;
+            return mt_err_set(e, -ENOMEM, "out of memory for %lld samples", (long long)want);
+        }
+        s->hold = bigger;
+        s->cap = want;
+    }
+    while (!s->ended && s->n < want) {
+        int64_t got = mt_tape_read(s->tape, s->hold + s->n, want - s->n, e);
+
+        if (got == -EAGAIN)
+            return 0;
+        if (got <= 0)
+            s->ended = true;
+        if (got < 0)
+            return (int)got;
+        s->n += got;
+    }
+    if (s->sent + s->n == s->budget)
+        s->ended = true;
+    return 1;
+}
+
+static size_t sample_bytes(const struct feed_stream *s)
+{
+    return s->format == MT_PCM_F32LE ? 4 : 2;
+}
+
+size_t feed_stream_room(const struct feed_stream *s)
+{
+    return (size_t)s->n * sample_bytes(s) + (size_t)(s->n / MESSAGE_SAMPLES + 1) * MESSAGE_LINE;
+}
+
+static unsigned char *put_samples(unsigned char *out, enum mt_pcm format, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (format == MT_PCM_F32LE) {
+            uint32_t bits;
+
+            memcpy(&bits, &x[i], sizeof(bits));
+            for (int b = 0; b < 4; b++)
+                *out++ = (unsigned char)(bits >> 8 * b);
+        } else {
+            long v = lrintf(fminf(fmaxf(x[i] * 32768.0F, -32768.0F), 32767.0F));
+
+            *out++ = (unsigned char)(v & 0xff);
+            *out++ = (unsigned char)(v >> 8 & 0xff);
+        }
+    }
+    return out;
+}
+
+size_t feed_stream_take(struct feed_stream *s, unsigned char *out)
+{
+    unsigned char *p = out;
+    int64_t at = 0;
+
+    while (at < s->n) {
+        int64_t m = s->n - at < MESSAGE_SAMPLES ? s->n - at : MESSAGE_SAMPLES;
+
+        p += snprintf((char *)p, MESSAGE_LINE, "{\"type\":\"audio\",\"bytes\":%lld}\n",
+                      (long long)m * (long long)sample_bytes(s));
+        p = put_samples(p, s->format, s->hold + at, m);
+        at += m;
+    }
+    s->sent += s->n;
+    s->n = 0;
+    return (size_t)(p - out);
+}
+
+json_t *feed_open_json(const struct mt_feed_opts *o, int64_t i)
+{
+    struct mt_wire_open open = o->open;
+
+    open.session.has_seed = true;
+    /* The seed is an int64 on the wire. */
+    open.session.seed = (o->seed + (uint64_t)i) & INT64_MAX;
+    open.session.live = o->pace;
+    return mt_wire_open_json(&open);
+}
+
+json_t *feed_end_json(void)
+{
+    return json_pack("{s:s}", "type", "end");
+}
+
+int64_t feed_ns(double samples, int rate_hz, double speed)
+{
+    double ns = samples / rate_hz / speed * 1e9;
+
+    return ns < 0x1p62 ? llrint(ns) : INT64_MAX / 2;
+}
