@@ -122,7 +122,7 @@ fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
 fuzz-programs: $(FUZZ:%=$B/tests/%)
 	@set -e; for f in $(FUZZ); do \
 		echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
-		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+		LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 $B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
 	done
 

@@ -108,7 +108,7 @@ frames() {
 }
 
 @test "pipeline: a ninth call that does not fit is refused with the reason, and the eight don't notice" {
-  serve "${CALL[@]}" --kv window=300,sinks=4 --pool 190b # 22 blocks each
+  serve "${CALL[@]}" --kv window=300,sinks=4 --pool 189b # 22 blocks each, one of them for all
   run -1 calls 9 4
   [ "$(frames '.status == "ok"')" = 32 ]
   jq -se 'map(select(.type == "refused")) | length == 1 and .[0].reason == "memory"' frames.ndjson
