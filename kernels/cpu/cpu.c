@@ -111,6 +111,12 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     mt_scalar_attention(&c->ops);
     mt_scalar_encoder(&c->ops);
     mt_cpu_sample(&c->ops);
+    if (tier == MT_CPU_BASE)
+        mt_hot_base(&c->ops);
+    else if (tier == MT_CPU_AVX2)
+        mt_hot_avx2(&c->ops);
+    else if (tier == MT_CPU_AVX512)
+        mt_hot_avx512(&c->ops);
     *out = &c->be;
     return 0;
 }

@@ -76,6 +76,14 @@ static inline int64_t view_sink_pos(const struct mt_kv_view *w, int64_t i)
     return i - w->window < w->sinks - 1 ? i : w->window - 1 + w->sinks;
 }
 
+/* The first ring token (counted from the sinks' end) that the query at index i sees. */
+static inline int64_t view_first(const struct mt_kv_view *w, int64_t i)
+{
+    int64_t first = i - w->window + 1; /* the window may be INT64_MAX: nothing less is formed */
+
+    return first > w->sinks ? first - w->sinks : 0;
+}
+
 static inline bool view_has_q_sink(const struct mt_kv_view *w)
 {
     return w->sinks > 0 && !w->rope_absolute;
@@ -109,6 +117,9 @@ struct mt_cpu {
     int head_dim;
     struct mt_rope_row *rope_row[2];
     float *rope[2];
+    double *freq; /* [head_dim / 2] of freq_base and freq_dim */
+    double freq_base;
+    int freq_dim;
 };
 
 static inline struct mt_cpu *cpu_of(struct mt_backend *be)
@@ -134,10 +145,11 @@ static inline int64_t par_begin(int64_t n, int thread, int threads)
 void mt_cpu_objects(struct mt_ops *o);
 void mt_cpu_objects_free(struct mt_cpu *c);
 
-/* Frequencies 1 / base^(2 i / head_dim) and angles, scalar_rope.c; f64 as the interface asks. */
-double mt_rope_angle(double base, int64_t pos, int i, int head_dim);
+/* Rotary angles, f64 as the interface asks: scalar_rope.c. Frequencies are kept for one (base, head_dim). */
+double mt_rope_frequency(double base, int i, int head_dim);
+void mt_rope_frequencies(struct mt_cpu *c, double base, int head_dim);
 /*
- * Row's tables for pos: head_dim / 2 cosines, then sines; computed unless they are there already.
+ * After mt_rope_frequencies: row's tables for pos: head_dim / 2 cosines, then sines; computed unless they are there already.
  * which: 0 for q and k, 1 for q_sink. Rows may be filled by several threads at once.
  */
 const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
@@ -150,5 +162,18 @@ void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
 void mt_cpu_sample(struct mt_ops *o);
+
+/* What the fast tiers fall back to for heads wider than they hold. */
+void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int layer,
+                            const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
+                            struct mt_rows q_sink);
+void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
+                              struct mt_rows k, struct mt_rows v, int heads,
+                              const struct mt_span *spans, int n_spans);
+
+/* The fast tiers, each a whole set. A build for a machine without a tier's instructions has the next lower one. */
+void mt_hot_base(struct mt_ops *o);
+void mt_hot_avx2(struct mt_ops *o);
+void mt_hot_avx512(struct mt_ops *o);
 
 #endif

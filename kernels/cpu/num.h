@@ -8,6 +8,7 @@
 
 #include "kernels/kernels.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -77,12 +78,12 @@ static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int6
         memcpy(dst, p, (size_t)n * 4);
     } else if (t == MT_BF16) {
         for (int64_t i = 0; i < n; i++) {
-            memcpy(&h, p + 2 * i, 2);
+            memcpy(&h, p + 2 * (int64_t)i, 2);
             dst[i] = num_from_bf16(h);
         }
     } else {
         for (int64_t i = 0; i < n; i++) {
-            memcpy(&h, p + 2 * i, 2);
+            memcpy(&h, p + 2 * (int64_t)i, 2);
             dst[i] = num_from_f16(h);
         }
     }
@@ -95,7 +96,8 @@ static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int6
 static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const float *x, int n)
 {
     char *p = dst;
-    float max = 0;
+    uint32_t max = 0, a;
+    float by;
     uint16_t h;
 
     switch (t) {
@@ -105,21 +107,28 @@ static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const fl
     case MT_BF16:
         for (int i = 0; i < n; i++) {
             h = num_to_bf16(x[i]);
-            memcpy(p + 2 * i, &h, 2);
+            memcpy(p + 2 * (int64_t)i, &h, 2);
         }
         return;
     case MT_F16:
         for (int i = 0; i < n; i++) {
             h = num_to_f16(x[i]);
-            memcpy(p + 2 * i, &h, 2);
+            memcpy(p + 2 * (int64_t)i, &h, 2);
         }
         return;
     case MT_INT8:
-        for (int i = 0; i < n; i++)
-            max = !isfinite(x[i]) ? INFINITY : fabsf(x[i]) > max ? fabsf(x[i]) : max;
-        *scale = isfinite(max) ? max / 127 : NAN;
-        for (int i = 0; i < n; i++)
-            p[i] = (char)(*scale > 0 ? (int)rintf(fminf(fmaxf(x[i] / *scale, -127), 127)) : 0);
+        for (int i = 0; i < n; i++) { /* as integers: what is not finite is above all that is */
+            a = num_bits(x[i]) & 0x7fffffff;
+            max = a > max ? a : max;
+        }
+        *scale = max < 0x7f800000 ? num_float(max) / 127 : NAN;
+        by = *scale;
+        if (!(by >= FLT_MIN)) { /* below 1.5e-36 a subnormal scale would be too coarse: all 0 */
+            *scale *= 0;
+            by = INFINITY;
+        }
+        for (int i = 0; i < n; i++) /* adding 1.5 * 2^23 rounds to an integer, to nearest even */
+            p[i] = (char)(int32_t)(num_bits(x[i] / by + 0x1.8p23f) - 0x4b400000);
         return;
     }
 }

@@ -87,7 +87,8 @@ static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
 {
     struct mt_rope_row *row[2];
     float *tab[2];
-    bool ok = true;
+    double *freq;
+    bool ok;
 
     if (rows < c->rows)
         rows = c->rows;
@@ -99,6 +100,8 @@ static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
         c->rows = rows;
         return 0;
     }
+    freq = malloc(mt_mul((size_t)head_dim, sizeof(*freq)));
+    ok = freq != NULL;
     for (int i = 0; i < 2; i++) {
         row[i] = calloc((size_t)(rows ? rows : 1), sizeof(*row[i]));
         tab[i] = malloc(mt_mul(mt_mul((size_t)(rows ? rows : 1), (size_t)head_dim), sizeof(float)));
@@ -115,8 +118,13 @@ static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
             free(tab[i]);
         }
     }
-    if (!ok)
+    if (!ok) {
+        free(freq);
         return -ENOMEM;
+    }
+    free(c->freq);
+    c->freq = freq;
+    c->freq_dim = 0;
     c->rows = rows;
     c->head_dim = head_dim;
     return 0;
@@ -139,11 +147,13 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     stride = ((int64_t)width + 15) / 16 * 16;
     if (stride % 256 == 0)
         stride += 16;
-    if ((rc = grow_width(c, width)) < 0 || (rc = grow_rope(c, n, 0)) < 0)
-        return rc;
     data = mt_alloc((size_t)n, mt_mul((size_t)stride, sizeof(float)));
     if (!data)
         return -ENOMEM;
+    if ((rc = grow_width(c, width)) < 0 || (rc = grow_rope(c, n, 0)) < 0) {
+        free(data);
+        return rc;
+    }
     *out = (struct mt_rows){data, stride, width};
     return 0;
 }
@@ -246,6 +256,7 @@ void mt_cpu_objects_free(struct mt_cpu *c)
 {
     free(c->pick);
     free(c->weight);
+    free(c->freq);
     for (int i = 0; i < 2; i++) {
         free(c->rope_row[i]);
         free(c->rope[i]);

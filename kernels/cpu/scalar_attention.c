@@ -4,7 +4,8 @@
  */
 #include "kernels/cpu/cpu.h"
 
-#define DIMS 256 /* outputs held at a time; a wider head takes its scores anew for the next ones   \
+#define DIMS                                                                                       \
+    256 /* outputs held at a time; a wider head takes its scores anew for the next ones   \
                   */
 
 /* A softmax in progress: sum of weights and the weighted values, all times exp(-max). */
@@ -64,10 +65,9 @@ static double score_of(const struct mt_kv *kv, int layer, int32_t block, int hea
 static void attend(const struct mt_kv *kv, int layer, const struct mt_kv_view *w, int64_t i,
                    int kv_head, const float *q, const float *q_sink, float *out)
 {
-    int64_t first = i - w->window + 1;
+    int64_t first = w->sinks + view_first(w, i);
     float v[DIMS];
 
-    first = first < w->sinks ? w->sinks : first;
     for (int d0 = 0; d0 < kv->s.head_dim; d0 += DIMS) {
         int n = kv->s.head_dim - d0 < DIMS ? kv->s.head_dim - d0 : DIMS;
         struct soft s = {.max = -INFINITY};
@@ -116,9 +116,9 @@ static void run(void *arg, int thread, int threads)
     }
 }
 
-static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
-                      const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
-                      struct mt_rows q_sink)
+void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int layer,
+                            const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
+                            struct mt_rows q_sink)
 {
     struct job j = {kv, layer, b, out, q, q_sink};
     int64_t work = 0;
@@ -127,7 +127,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         const struct mt_kv_view *w = &b->runs[i].view;
         int64_t seen = b->runs[i].index + b->runs[i].n;
 
-        work += seen > w->window + w->sinks && w->window < seen ? w->window + w->sinks : seen;
+        work += w->window < seen - w->sinks ? w->window + w->sinks : seen;
     }
     if (b->n_rows)
         mt_par(mt_par_threads(cpu_of(be), (int64_t)b->n_rows * (q.width / kv->s.head_dim),
@@ -182,9 +182,9 @@ static void span_run(void *arg, int thread, int threads)
     }
 }
 
-static void span_attention(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
-                           struct mt_rows k, struct mt_rows v, int heads,
-                           const struct mt_span *spans, int n_spans)
+void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
+                              struct mt_rows k, struct mt_rows v, int heads,
+                              const struct mt_span *spans, int n_spans)
 {
     struct span_job j = {out, q, k, v, heads, spans, n_spans, 0};
     int64_t longest = 1;
@@ -200,6 +200,6 @@ static void span_attention(struct mt_backend *be, struct mt_rows out, struct mt_
 
 void mt_scalar_attention(struct mt_ops *o)
 {
-    o->attention = attention;
-    o->span_attention = span_attention;
+    o->attention = mt_scalar_attention_kv;
+    o->span_attention = mt_scalar_span_attention;
 }

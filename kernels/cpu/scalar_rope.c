@@ -4,28 +4,38 @@
  */
 #include "kernels/cpu/cpu.h"
 
-double mt_rope_angle(double base, int64_t pos, int i, int head_dim)
+double mt_rope_frequency(double base, int i, int head_dim)
 {
-    return (double)pos * pow(base, -2.0 * i / head_dim);
+    return pow(base, -2.0 * i / head_dim);
+}
+
+void mt_rope_frequencies(struct mt_cpu *c, double base, int head_dim)
+{
+    if (c->freq_base == base && c->freq_dim == head_dim)
+        return;
+    for (int i = 0; i < head_dim / 2; i++)
+        c->freq[i] = mt_rope_frequency(base, i, head_dim);
+    c->freq_base = base;
+    c->freq_dim = head_dim;
 }
 
 const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
                            int head_dim)
 {
     struct mt_rope_row *have = &c->rope_row[which][row];
-    float *tab = c->rope[which] + row * c->head_dim;
+    float *table = c->rope[which] + row * c->head_dim;
     int half = head_dim / 2;
 
     if (have->head_dim == head_dim && have->pos == pos && have->base == base)
-        return tab;
+        return table;
     for (int i = 0; i < half; i++) {
-        double angle = mt_rope_angle(base, pos, i, head_dim);
+        double angle = (double)pos * c->freq[i];
 
-        tab[i] = (float)cos(angle);
-        tab[half + i] = (float)sin(angle);
+        table[i] = (float)cos(angle);
+        table[half + i] = (float)sin(angle);
     }
     *have = (struct mt_rope_row){base, pos, head_dim};
-    return tab;
+    return table;
 }
 
 static void rotate(float *dst, const float *src, double base, int64_t pos, int heads, int head_dim)
@@ -33,7 +43,7 @@ static void rotate(float *dst, const float *src, double base, int64_t pos, int h
     int half = head_dim / 2;
 
     for (int i = 0; i < half; i++) {
-        double angle = mt_rope_angle(base, pos, i, head_dim);
+        double angle = (double)pos * mt_rope_frequency(base, i, head_dim);
         float c = (float)cos(angle), s = (float)sin(angle);
 
         for (int h = 0; h < heads; h++) {

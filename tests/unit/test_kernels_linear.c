@@ -234,7 +234,9 @@ static void test_activations(void **state)
             be->ops->rows_get(be, y, fy.v, N);
             for (int i = 0; i < N; i++) {
                 double want = act_of(a, x[i]);
-                double slack = a == MT_ACT_GELU && fabsf(x[i]) < 6 ? fabsf(x[i]) : 0;
+                double slack = a == MT_ACT_GELU && fabsf(x[i]) < 10
+                                   ? fabsf(x[i])
+                                   : 0; /* erfc below 2e-8 may be 0 */
 
                 near(y[i], want, 8 * EPS * fabs(want) + 2 * EPS * slack + 1e-36, "act", a, i);
             }
