@@ -300,6 +300,8 @@ records() {
   [[ "$(cat err)" == *"3 sessions, 9 frames"* ]]
   run -0 --separate-stderr mt-feed -q -s mt.sock --no-pace x.wav
   [ -z "$stderr" ]
+  run -0 --separate-stderr mt-feed -v -s mt.sock --no-pace -n 2 x.wav
+  [ "$(grep -c 'open after' <<<"$stderr")" -eq 2 ]
 }
 
 @test "mt-feed: the same seed, the same answers, whoever else calls" {
