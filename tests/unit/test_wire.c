@@ -23,22 +23,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The engine's words; the real ones lie beside code that needs all of the real engine. */
-static const char *const words[] = {"ok", "late", "stalled", "dropped", "refused", "error"};
-
-const char *mt_status_name(enum mt_status s)
-{
-    return words[s];
-}
-
-int mt_status_parse(const char *name)
-{
-    for (size_t i = 0; i < MT_COUNT(words); i++)
-        if (!strcmp(words[i], name))
-            return (int)i;
-    return -1;
-}
-
 /* ---- parser ---- */
 
 struct heard {
