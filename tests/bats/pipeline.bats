@@ -111,6 +111,7 @@ frames() {
   serve "${CALL[@]}" --kv window=300,sinks=4 --pool 189b # 22 blocks each, one of them for all
   run -1 calls 9 4
   [ "$(frames '.status == "ok"')" = 32 ]
-  jq -se 'map(select(.type == "refused")) | length == 1 and .[0].reason == "memory"' frames.ndjson
+  [ "$(frames '.status == "refused" and .reason == "memory"')" = 1 ]
+  [ "$(frames true)" = 33 ]
   stop
 }
