@@ -2,24 +2,7 @@
  * record.c: what is said of a frame: one record each, with the time it took and where, and the count
  * of it all.
  */
-#include <string.h>
-
 #include "engine/session.h"
-
-static const char *const words[] = {"ok", "late", "stalled", "dropped", "refused", "error"};
-
-const char *mt_status_name(enum mt_status s)
-{
-    return words[s];
-}
-
-int mt_status_parse(const char *name)
-{
-    for (size_t i = 0; i < MT_COUNT(words); i++)
-        if (!strcmp(words[i], name))
-            return (int)i;
-    return -1;
-}
 
 static double ms(int64_t ns)
 {

@@ -296,13 +296,13 @@ static int send_mail(struct mt_conn *c, struct mt_mail *m, size_t charge)
 /* The audio of this read, as one mail of just its size. */
 static int send_piece(struct mt_conn *c)
 {
-    struct mt_mail *m = c->piece, *fit;
+    struct mt_mail *m = c->piece, *whole = m;
 
     c->piece = NULL;
     if (!m)
         return 0;
-    fit = realloc(m, sizeof(*m) + m->n);
-    m = fit ? fit : m;
+    m = realloc(m, sizeof(*m) + m->n);
+    m = m ? m : whole;
     return send_mail(c, m, sizeof(*m) + m->n);
 }
 

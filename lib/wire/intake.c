@@ -5,6 +5,7 @@
 #include "wire/intake.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -73,8 +74,8 @@ int mt_intake_bytes(struct mt_intake *it, const unsigned char *bytes, size_t n, 
         }
         f = decode(it->format, at);
         if (!(fabsf(f) <= LOUDEST))
-            return mt_err_set(e, -EINVAL, "audio: sample %lld is %g, expected -1..1",
-                              (long long)(it->heard + count), (double)f);
+            return mt_err_set(e, -EINVAL, "audio: sample %" PRId64 " is %g, expected -1..1",
+                              it->heard + count, (double)f);
         it->in[count++] = f;
     }
     *used = i;

@@ -76,7 +76,7 @@ static int clear_path(const char *path, const struct sockaddr_un *a, struct mt_e
 static int bind_and_listen(struct mt_listener *l, const char *path, const struct sockaddr_un *a,
                            struct mt_err *e)
 {
-    struct stat st;
+    struct stat st = {0};
     mode_t mask;
     int rc;
 

@@ -140,7 +140,7 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
     if (!rc)
         rc = mt_engine_open(w->eng, &o->session, &c->session, &reason, &retry_s, &e);
     to.finish = rc < 0;
-    if (rc == 0) {
+    if (rc == 0 && c) {
         c->slot = m->slot;
         c->conn = m->conn;
         c->tokens = o->tokens;

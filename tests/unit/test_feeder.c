@@ -587,15 +587,26 @@ static void test_no_server(void **state)
     mt_reel_close(&reel);
 }
 
+/* Whichever line it is that can't be written. */
 static void test_lost_stdout_stops(void **state)
 {
+    static const enum fake_fault faults[] = {FAKE_NONE, FAKE_REFUSE, FAKE_NO_VERSION, FAKE_VANISH,
+                                             FAKE_SKIP};
+
     (void)state;
-    opts.loop = true;
-    opts.sessions = 3;
-    fail_line_at = 10;
-    assert_int_equal(run_one(5 * FRAME), -ENOSPC);
-    assert_int_equal(n_lines, 10);
-    assert_int_equal(err.code, 0);
+    for (size_t i = 0; i < MT_COUNT(faults); i++) {
+        for (int at = 1; at <= 12; at += i == 1 || i == 2 ? 1 : 3) {
+            begin(NULL);
+            fake.fault = faults[i];
+            fake.from = 2;
+            opts.sessions = i == 1 || i == 2 ? at : 3;
+            fail_line_at = at;
+            assert_int_equal(run_one(5 * FRAME), -ENOSPC);
+            assert_int_equal(n_lines, at);
+            assert_int_equal(err.code, 0);
+            finish(NULL);
+        }
+    }
 }
 
 static void test_interrupt_ends_in_order(void **state)
