@@ -71,7 +71,7 @@ static void cpu_free(struct mt_backend *be)
 
     if (!c)
         return;
-    mt_pool_free(c->pool);
+    mt_team_free(c->team);
     mt_cpu_objects_free(c);
     free(c->scratch);
     free(c);
@@ -100,7 +100,7 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     }
     if (!(c = calloc(1, sizeof(*c))) ||
         !(c->scratch = mt_alloc((size_t)threads, sizeof(*c->scratch))) ||
-        mt_pool_new(&c->pool, threads) < 0) {
+        mt_team_new(&c->team, threads) < 0) {
         if (c)
             free(c->scratch);
         free(c);

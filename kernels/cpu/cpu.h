@@ -106,7 +106,7 @@ struct mt_cpu {
     struct mt_backend be; /* first */
     struct mt_ops ops;
     int threads;
-    struct mt_pool *pool;
+    struct mt_team *team;
     struct mt_scratch *scratch; /* one a thread */
     /* sampling: `width` cells a thread */
     int width;
@@ -135,9 +135,9 @@ static inline struct mt_cpu *cpu_of(struct mt_backend *be)
 typedef void mt_par_fn(void *arg, int thread, int64_t begin, int64_t end);
 void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, void *arg);
 
-struct mt_pool;
-int mt_pool_new(struct mt_pool **out, int threads);
-void mt_pool_free(struct mt_pool *p);
+struct mt_team;
+int mt_team_new(struct mt_team **out, int threads);
+void mt_team_free(struct mt_team *p);
 
 /* Objects and moves, objects.c. */
 void mt_cpu_objects(struct mt_ops *o);

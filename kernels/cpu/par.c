@@ -30,12 +30,12 @@
 #define NUMBER(s)  ((s) >> 32)
 
 struct worker {
-    struct mt_pool *pool;
+    struct mt_team *team;
     pthread_t id;
     unsigned number; /* 1..: the caller is 0 */
 };
 
-struct mt_pool {
+struct mt_team {
     _Atomic uint64_t state;
     _Atomic int64_t next; /* share */
     _Atomic int asleep;
@@ -63,7 +63,7 @@ static int64_t share_begin(int64_t n, int64_t share, int64_t shares)
     return n / shares * share + (share < n % shares ? share : n % shares);
 }
 
-static void work(struct mt_pool *p, int thread)
+static void work(struct mt_team *p, int thread)
 {
     int64_t i;
 
@@ -73,7 +73,7 @@ static void work(struct mt_pool *p, int thread)
 }
 
 /* Wait for a job after number `seen`; its state, or 0 at the end of all. */
-static uint64_t wait_for_job(struct mt_pool *p, uint64_t seen)
+static uint64_t wait_for_job(struct mt_team *p, uint64_t seen)
 {
     uint64_t s;
 
@@ -94,7 +94,7 @@ static uint64_t wait_for_job(struct mt_pool *p, uint64_t seen)
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
-    struct mt_pool *p = w->pool;
+    struct mt_team *p = w->team;
     uint64_t seen = 0, s;
 
     while ((s = wait_for_job(p, seen))) {
@@ -115,9 +115,9 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-int mt_pool_new(struct mt_pool **out, int threads)
+int mt_team_new(struct mt_team **out, int threads)
 {
-    struct mt_pool *p = calloc(1, sizeof(*p) + (size_t)threads * sizeof(p->worker[0]));
+    struct mt_team *p = calloc(1, sizeof(*p) + (size_t)threads * sizeof(p->worker[0]));
     sigset_t all, old;
 
     *out = p;
@@ -131,19 +131,19 @@ int mt_pool_new(struct mt_pool **out, int threads)
     for (; p->n < threads - 1; p->n++) {
         struct worker *w = &p->worker[p->n];
 
-        *w = (struct worker){.pool = p, .number = (unsigned)p->n + 1};
+        *w = (struct worker){.team = p, .number = (unsigned)p->n + 1};
         if (pthread_create(&w->id, NULL, worker_main, w))
             break;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (p->n == threads - 1)
         return 0;
-    mt_pool_free(p);
+    mt_team_free(p);
     *out = NULL;
     return -1;
 }
 
-void mt_pool_free(struct mt_pool *p)
+void mt_team_free(struct mt_team *p)
 {
     if (!p)
         return;
@@ -159,7 +159,7 @@ void mt_pool_free(struct mt_pool *p)
     free(p);
 }
 
-static void run(struct mt_pool *p, int threads)
+static void run(struct mt_team *p, int threads)
 {
     uint64_t s = (NUMBER(atomic_load(&p->state)) + 1) & UINT32_MAX;
 
@@ -195,9 +195,9 @@ void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, v
         fn(arg, 0, 0, items);
         return;
     }
-    c->pool->fn = fn;
-    c->pool->arg = arg;
-    c->pool->items = items;
-    c->pool->shares = t * MT_PAR_SHARES < items ? t * MT_PAR_SHARES : items;
-    run(c->pool, (int)t);
+    c->team->fn = fn;
+    c->team->arg = arg;
+    c->team->items = items;
+    c->team->shares = t * MT_PAR_SHARES < items ? t * MT_PAR_SHARES : items;
+    run(c->team, (int)t);
 }
