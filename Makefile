@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 10
 # What `make deps` installs: Debian packages, all that building, testing and the demo need.
 DEPS     := gcc libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
-            libcmocka-dev bats jq gnuplot-nox
+            libcmocka-dev bats jq socat gnuplot-nox
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
 
@@ -49,7 +49,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := .ci/apt .ci/run tests/run $(wildcard tools/experiments/* tests/bats/*.bash)
+SCRIPTS  := .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
@@ -122,7 +122,7 @@ fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
 fuzz-programs: $(FUZZ:%=$B/tests/%)
 	@set -e; for f in $(FUZZ); do \
 		echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
-		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+		LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 $B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
 	done
 
@@ -131,12 +131,13 @@ C_FILES  := $(shell find lib kernels tools tests -name '*.[ch]')
 
 lint: lint-tools $(patsubst %.c,$B/%.tidy,$(filter %.c,$(C_FILES))) headers ## formatting, static analysis, scripts, man pages
 	clang-format --dry-run -Werror $(C_FILES)
+	@# Not the unit tests: it does not know that a failed cmocka assertion never returns.
 	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-		--suppressions-list=tests/cppcheck.supp -Ilib -I. $(filter %.c,$(C_FILES))
+		-Ilib -I. $(filter-out tests/unit/%,$(filter %.c,$(C_FILES)))
 	shellcheck -x $(SCRIPTS)
-	shellcheck -s bash $(COMP)
 	shellcheck -x $(BATS)
-	@! mandoc -T lint -W warning $(MAN) | grep .
+	shellcheck -s bash $(COMP)
+	@! mandoc -T lint -W warning $(MAN) | grep -v 'lacks .* entry' | grep .
 
 .PHONY: lint-tools
 lint-tools: | $(FIRST)

@@ -15,7 +15,7 @@ struct mt_model {
     struct mt_weights *weights;
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
-    void *own; /* the family's */
+    void *own;                      /* the family's */
 };
 
 /* A named shape for synth:NAME, as the config.json of a release would give it. */
