@@ -114,11 +114,34 @@ static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *buf)
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
 
+/* Look for clients that left unnoticed. True while there are connections that need it. */
+static bool sweep(struct mt_server *s)
+{
+    bool needed = false;
+
+    for (int i = 0; i < s->slots; i++) {
+        struct mt_conn *c = s->conns[i];
+        struct pollfd p = {.events = 0};
+        uv_os_fd_t fd;
+
+        if (!c || c->closing || c->role != CALL || c->reading)
+            continue;
+        needed = true;
+        /* POLLHUP: both directions are closed, which a client that only ended its own is not. */
+        if (uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0) {
+            p.fd = fd;
+            if (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)))
+                conn_gone(c, "gone");
+        }
+    }
+    return needed;
+}
+
 static void on_sweep(uv_timer_t *t)
 {
     struct mt_server *s = t->data;
 
-    if (!mt_conn_sweep(s))
+    if (!sweep(s))
         uv_timer_stop(t);
 }
 
@@ -333,28 +356,6 @@ void mt_conn_broadcast(struct mt_server *s, const struct mt_mail *m)
     for (int i = 0; i < s->slots; i++)
         if (s->conns[i] && s->conns[i]->watching)
             conn_write(s->conns[i], (const char *)m->data, m->n);
-}
-
-bool mt_conn_sweep(struct mt_server *s)
-{
-    bool needed = false;
-
-    for (int i = 0; i < s->slots; i++) {
-        struct mt_conn *c = s->conns[i];
-        struct pollfd p = {.events = 0};
-        uv_os_fd_t fd;
-
-        if (!c || c->closing || c->role != CALL || c->reading)
-            continue;
-        needed = true;
-        /* POLLHUP: both directions are closed, which a client that only ended its own is not. */
-        if (uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0) {
-            p.fd = fd;
-            if (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)))
-                conn_gone(c, "gone");
-        }
-    }
-    return needed;
 }
 
 void mt_conn_stop_all(struct mt_server *s)
