@@ -17,10 +17,8 @@ static int take(void *ctx, const char *line, size_t n)
     return mt_trace_line(ctx, line, n);
 }
 
-static void warn(const char *what, const struct mt_trace_fit *f, int64_t broken)
+static void warn(const char *what, const struct mt_trace_fit *f)
 {
-    if (broken)
-        mt_msg(MT_WARN, "%s: %lld broken lines left out", what, (long long)broken);
     if (f->sessions == 0)
         mt_msg(MT_WARN, "%s: no stretch of %d frame times with a constant number of sessions", what,
                MT_TRACE_MIN);
@@ -61,21 +59,22 @@ int predict_records(const struct opts *o)
     const char *what = from_stdin ? "standard input" : o->file;
     int fd = from_stdin ? STDIN_FILENO : open(o->file, O_RDONLY | O_CLOEXEC);
     struct mt_trace *trace = NULL;
-    struct mt_trace_fit f;
+    struct mt_trace_fit f = {0};
     int64_t broken = 0;
     int rc = fd < 0 ? -errno : 0;
 
     if (!rc && (rc = mt_trace_open(&trace)) == 0 &&
         (rc = mt_lines_each(fd, LINE_MAX_B, take, trace, &broken)) == 0)
         rc = mt_trace_fit(trace, &f);
-    if (trace)
-        mt_trace_close(&trace);
+    mt_trace_close(&trace);
     if (!from_stdin && fd >= 0)
         close(fd);
+    if (broken)
+        mt_msg(MT_WARN, "%s: %lld broken lines left out", what, (long long)broken);
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
         return MT_EXIT_FAILED;
     }
-    warn(what, &f, broken);
+    warn(what, &f);
     return predict_print(o, fit_json(&f, broken));
 }
