@@ -337,13 +337,6 @@ int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm
     }
 }
 
-int64_t mt_engine_room(struct mt_engine *eng, int64_t session)
-{
-    struct session *s = find(eng, session);
-
-    return s ? mt_ear_room(s->ear) : 0;
-}
-
 int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns)
 {
     struct session *s = find(eng, session);

@@ -20,7 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/mt-test-audio-XXXXXX";
+#include "util.h"
+
+static char dir[32];
 static char path[64];
 
 /* ---- helpers ---- */
@@ -1065,7 +1067,7 @@ static int setup(void **state)
 {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    if (!mkdtemp(dir))
+    if (util_dir_make(dir) < 0)
         return -1;
     snprintf(path, sizeof(path), "%s/sound", dir);
     return 0;
@@ -1074,8 +1076,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    unlink(path);
-    return rmdir(dir);
+    return util_dir_remove(dir);
 }
 
 int main(void)
