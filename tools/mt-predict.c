@@ -216,6 +216,10 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     argp_err_exit_status = MT_EXIT_USAGE;
     atexit(close_stdout);
+    if (argc > 1 && !strcmp(argv[1], "simulate")) {
+        argv[1] = (char[]){"mt-predict simulate"};
+        return predict_simulate(argc - 1, argv + 1);
+    }
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     return o.model ? predict_shape(&o) : predict_records(&o);
 }

@@ -74,7 +74,7 @@ struct mt_clock mt_clock_virtual(int64_t start_ns);
 /*
  * Parse the whole string or fail with -EINVAL (rubbish behind the number too) or -ERANGE; *out is
  * then untouched. Sizes: bytes, with K M G T (1000) or KiB MiB GiB TiB (1024). Durations: ns from
- * a number with ms, s, min, h; a bare number is seconds. Negative durations and sizes are -ERANGE.
+ * a number with ns, us, ms, s, min, h; a bare number is seconds. Negative durations and sizes are -ERANGE.
  */
 int mt_parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
 int mt_parse_double(const char *s, double lo, double hi, double *out);

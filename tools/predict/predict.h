@@ -33,6 +33,9 @@ int predict_shape(const struct opts *o);
 /* From frame records. */
 int predict_records(const struct opts *o);
 
+/* A subcommand with options of its own: argv[0] is "mt-predict simulate". */
+int predict_simulate(int argc, char **argv);
+
 /* ---- print.c ---- */
 
 /* The answer, begun. */
