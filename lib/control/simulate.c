@@ -173,6 +173,17 @@ static int run(struct sim *s, struct mt_err *err)
     return rc;
 }
 
+void mt_sim_shape(struct mt_cost_model *c, const struct mt_shape *shape, int64_t frame_ns)
+{
+    snprintf(c->name, sizeof(c->name), "%.63s", shape->name);
+    c->layers = shape->layers;
+    c->kv_heads = shape->kv_heads;
+    c->head_dim = shape->head_dim;
+    c->beat_s = shape->frame_s;
+    c->audio_rows_s =
+        mt_shape_audio_rate(shape, frame_ns ? (double)frame_ns / 1e9 : shape->frame_s);
+}
+
 int mt_simulate(const struct mt_sim_opts *o, struct mt_engine_stats *out, struct mt_err *e)
 {
     struct sim s = {.o = o, .clock = mt_clock_virtual(0), .end_ns = ns(o->seconds)};

@@ -5,6 +5,7 @@
 #ifndef MT_SIMULATE_H
 #define MT_SIMULATE_H
 
+#include "control/control.h"
 #include "engine/engine.h"
 #include "model/cost.h"
 
@@ -30,5 +31,11 @@ struct mt_sim_opts {
 
 /* Totals at the end. The same options give the same records. -EINVAL, -ENOSPC with e, as mt_engine_new. */
 int mt_simulate(const struct mt_sim_opts *o, struct mt_engine_stats *out, struct mt_err *e);
+
+/*
+ * Name, KV geometry, beat and audio rate of a known model; frame_ns 0: the model's own beat. The shape says how many tokens a second of
+ * audio takes (audio_tokens_s and frame_s above 0).
+ */
+void mt_sim_shape(struct mt_cost_model *c, const struct mt_shape *shape, int64_t frame_ns);
 
 #endif

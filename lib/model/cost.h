@@ -30,6 +30,12 @@ struct mt_cost_model {
     uint64_t seed;
 };
 
+/*
+ * "a=20ms,b=1.5ms[,b1=300ns][,prefill=10us][,jitter=3%][,outliers=0.5%:2.5]" into the times and variations of c; what
+ * is not named stays. -EINVAL with e, which says the form.
+ */
+int mt_cost_parse(const char *text, struct mt_cost_model *c, struct mt_err *e);
+
 /* A step sleeps on `clock`: virtual time passes, real time is waited for. Its backend is its own; close with mt_model_close. -EINVAL with e. */
 int mt_model_open_cost(struct mt_model **out, const struct mt_cost_model *c, struct mt_clock *clock,
                        struct mt_err *e);

@@ -98,71 +98,6 @@ struct sim {
 
 /* ---- options ---- */
 
-static bool share(const char *text, double *out)
-{
-    size_t n = strlen(text);
-    char buf[64];
-
-    if (n == 0 || n >= sizeof(buf))
-        return false;
-    memcpy(buf, text, n + 1);
-    bool percent = buf[n - 1] == '%';
-    if (percent)
-        buf[n - 1] = '\0';
-    if (mt_parse_double(buf, 0, percent ? 100 : 1, out) < 0)
-        return false;
-    *out /= percent ? 100 : 1;
-    return true;
-}
-
-static bool outliers(char *text, struct mt_cost_model *c)
-{
-    char *colon = text ? strchr(text, ':') : NULL;
-
-    if (!colon)
-        return false;
-    *colon = '\0';
-    return share(text, &c->outlier_p) && mt_parse_double(colon + 1, 1, 1e6, &c->outlier_x) == 0;
-}
-
-static bool time_of(const char *text, double *s)
-{
-    int64_t t;
-
-    if (!text || mt_parse_duration(text, &t) < 0)
-        return false;
-    *s = (double)t / 1e9;
-    return true;
-}
-
-static void parse_cost(struct argp_state *st, const char *arg, struct mt_cost_model *c)
-{
-    char buf[256], *cursor = buf, *key, *value;
-    bool good = snprintf(buf, sizeof(buf), "%s", arg) < (int)sizeof(buf), a = false;
-
-    while (good && mt_parse_pair(&cursor, &key, &value)) {
-        if (!strcmp(key, "a"))
-            a = good = time_of(value, &c->a_s);
-        else if (!strcmp(key, "b"))
-            good = time_of(value, &c->b_s);
-        else if (!strcmp(key, "b1"))
-            good = time_of(value, &c->b1_s);
-        else if (!strcmp(key, "prefill"))
-            good = time_of(value, &c->prefill_s);
-        else if (!strcmp(key, "jitter"))
-            good = value && share(value, &c->jitter);
-        else if (!strcmp(key, "outliers"))
-            good = outliers(value, c);
-        else
-            good = false;
-    }
-    if (!good || !a)
-        argp_error(st,
-                   "--cost: '%s' is not of the form "
-                   "a=20ms,b=1.5ms[,b1=300ns,prefill=10us,jitter=3%%,outliers=0.5%%:2.5]",
-                   arg);
-}
-
 static void settle(struct argp_state *st, struct sim *s)
 {
     struct mt_shape shape;
@@ -182,13 +117,7 @@ static void settle(struct argp_state *st, struct sim *s)
         argp_error(st, "-m: %s", e.text);
     if (!(shape.audio_tokens_s > 0) || !(shape.frame_s > 0))
         argp_error(st, "-m: '%s' doesn't say how many tokens a second of audio takes", s->model);
-    snprintf(c->name, sizeof(c->name), "%.63s", shape.name);
-    c->layers = shape.layers;
-    c->kv_heads = shape.kv_heads;
-    c->head_dim = shape.head_dim;
-    c->beat_s = shape.frame_s;
-    double frame_s = eo->frame_ns ? (double)eo->frame_ns / 1e9 : shape.frame_s;
-    c->audio_rows_s = mt_shape_audio_rate(&shape, frame_s);
+    mt_sim_shape(c, &shape, eo->frame_ns);
     c->steps = eo->answer_tokens;
     c->seed = eo->seed;
     s->calls.seed = eo->seed;
@@ -209,6 +138,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     static const char *const modes[] = {"turn", "free"};
     struct sim *s = st->input;
     struct mt_engine_opts *eo = &s->o.engine;
+    struct mt_err e = {0};
 
     switch (key) {
     case 'm':
@@ -227,7 +157,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         eo->block_tokens = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         break;
     case OPT_COST:
-        parse_cost(st, arg, &s->o.cost);
+        if (mt_cost_parse(arg, &s->o.cost, &e) < 0)
+            argp_error(st, "--cost: %s", e.text);
         break;
     case 'n':
         s->calls.sessions = mt_arg_i64(st, "--sessions", arg, 1, 100000000);
