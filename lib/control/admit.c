@@ -169,44 +169,7 @@ void mt_admit_begin(const struct mt_admit *a, struct mt_admit_decision *d)
     describe(a, MT_ADMIT_BY_START, d);
 }
 
-void mt_admit_end(const struct mt_admit *a, struct mt_admit_decision *d)
-{
-    describe(a, MT_ADMIT_BY_END, d);
-    d->mode = MT_ADMIT_CLOSED;
-}
-
 /* ---- the cost of a frame ---- */
-
-/*
- * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
- * the same however long the machine rested at it.
- */
-static void learn(struct mt_admit *a, int n, double tokens, double x)
-{
-    struct mt_admit_point *p = NULL, *oldest = a->points;
-    double fade;
-
-    for (int i = 0; i < a->n_points && !p; i++) {
-        if (a->points[i].n == n)
-            p = &a->points[i];
-        if (a->points[i].window < oldest->window)
-            oldest = &a->points[i];
-    }
-    if (!p) {
-        p = a->n_points < MT_ADMIT_FIT ? &a->points[a->n_points++] : oldest;
-        *p = (struct mt_admit_point){.n = n};
-    } else if (a->window_no - p->window > MT_ADMIT_FIT) {
-        *p = (struct mt_admit_point){.n = n};
-    }
-    p->window = a->window_no;
-    fade = p->w >= a->window_size ? 1 - 1 / (double)a->window_size : 1;
-    p->w = p->w * fade + 1;
-    p->l = p->l * fade + tokens;
-    p->ll = p->ll * fade + tokens * tokens;
-    p->x = p->x * fade + x;
-    p->xx = p->xx * fade + x * x;
-    p->lx = p->lx * fade + tokens * x;
-}
 
 struct moments {
     int distinct;
@@ -279,6 +242,41 @@ static void fit(struct mt_admit *a)
     m->a0_s = s.x - b0 * s.n - b1 * s.l;
 }
 
+/*
+ * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
+ * the same however long the machine rested at it.
+ */
+static void learn(struct mt_admit *a, int n, double tokens, double x)
+{
+    struct mt_admit_point *p = NULL, *oldest = a->points;
+    double fade;
+
+    for (int i = 0; i < a->n_points && !p; i++) {
+        if (a->points[i].n == n)
+            p = &a->points[i];
+        if (a->points[i].window < oldest->window)
+            oldest = &a->points[i];
+    }
+    if (!p) {
+        p = a->n_points < MT_ADMIT_FIT ? &a->points[a->n_points++] : oldest;
+        *p = (struct mt_admit_point){.n = n};
+    } else if (a->window_no - p->window > MT_ADMIT_FIT) {
+        *p = (struct mt_admit_point){.n = n};
+    }
+    p->window = a->window_no;
+    fade = p->w >= a->window_size ? 1 - 1 / (double)a->window_size : 1;
+    p->w = p->w * fade + 1;
+    p->l = p->l * fade + tokens;
+    p->ll = p->ll * fade + tokens * tokens;
+    p->x = p->x * fade + x;
+    p->xx = p->xx * fade + x * x;
+    p->lx = p->lx * fade + tokens * x;
+    if (++a->learned % a->window_size == 0) {
+        a->window_no++;
+        fit(a);
+    }
+}
+
 int64_t mt_admit_fits(const struct mt_admit *a, double share)
 {
     const struct mt_admit_model *m = &a->model;
@@ -290,13 +288,19 @@ int64_t mt_admit_fits(const struct mt_admit *a, double share)
     return n < 0 ? 0 : n > 1e15 ? MT_NO_LIMIT : (int64_t)n;
 }
 
+void mt_admit_end(struct mt_admit *a, struct mt_admit_decision *d)
+{
+    fit(a);
+    describe(a, MT_ADMIT_BY_END, d);
+    d->mode = MT_ADMIT_CLOSED;
+}
+
 /* ---- the window ---- */
 
 static void clear_window(struct mt_admit *a)
 {
     a->m = a->misses = a->busiest = 0;
     a->run = 0;
-    a->window_no++;
 }
 
 static void sample(struct mt_admit *a, double x, bool miss)

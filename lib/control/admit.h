@@ -149,7 +149,8 @@ struct mt_admit {
     double top[MT_ADMIT_TOP]; /* ascending */
     double last[3];           /* latencies, newest first */
     int run;                  /* of latencies >= T */
-    uint32_t window_no;
+    uint32_t window_no;       /* windows' worth of samples learned from */
+    int64_t learned;
     int n_points;
     struct mt_admit_point points[MT_ADMIT_FIT];
 };
@@ -176,7 +177,7 @@ void mt_admit_memory(struct mt_admit *a, int n_mem, double limit_tokens, double 
 
 /* The decision to begin or to end with: the cap as it is. */
 void mt_admit_begin(const struct mt_admit *a, struct mt_admit_decision *d);
-void mt_admit_end(const struct mt_admit *a, struct mt_admit_decision *d);
+void mt_admit_end(struct mt_admit *a, struct mt_admit_decision *d);
 
 /* Most sessions with c(n) <= share T by the model, MT_NO_LIMIT when it isn't known or nothing bounds them. */
 int64_t mt_admit_fits(const struct mt_admit *a, double share);
