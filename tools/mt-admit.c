@@ -408,31 +408,7 @@ static int take_frame(struct control *c, json_t *obj)
     return advance(c);
 }
 
-static int take_status(struct control *c, json_t *obj)
-{
-    json_t *t = json_object_get(obj, "t"), *oldest = json_object_get(obj, "oldest_ms");
-    json_t *sessions = json_object_get(obj, "sessions"), *pending = json_object_get(obj, "pending");
-    struct mt_admit_decision d;
-    double now_s, age_s;
-    int rc;
-
-    if (!json_is_number(t) || !json_is_integer(sessions) || json_integer_value(sessions) < 0 ||
-        json_integer_value(sessions) > INT_MAX)
-        return 0; /* somebody else's status */
-    now_s = mt_ticks_status(&c->ticks, json_number_value(t));
-    if (isnan(now_s))
-        return 0;
-    if ((rc = advance(c)) < 0)
-        return rc;
-    age_s = json_is_number(oldest) ? json_number_value(oldest) / 1e3 : NAN;
-    if (json_is_integer(pending) && json_integer_value(pending) == 0)
-        age_s = 0;
-    if (mt_admit_pending(&c->law, now_s, age_s, (int)json_integer_value(sessions), &d))
-        rc = decided(c, &d);
-    return rc;
-}
-
-/* The server's plan: how many fit, how long a session's cache can grow, how large the pool is. */
+/* The server's plan, in its ready, opened and status lines: how many fit, how long a session's cache can grow, how large the pool is. */
 static void take_plan(struct control *c, json_t *obj)
 {
     const char *kv = json_string_value(json_object_get(obj, "kv"));
@@ -451,6 +427,31 @@ static void take_plan(struct control *c, json_t *obj)
     if (!c->a->pool_given && !p.bounded && pool > 0 && pool < 0x1p52)
         o.pool_tokens = pool;
     mt_admit_memory(&c->law, o.n_mem, o.limit_tokens, o.pool_tokens);
+}
+
+static int take_status(struct control *c, json_t *obj)
+{
+    json_t *t = json_object_get(obj, "t"), *oldest = json_object_get(obj, "oldest_ms");
+    json_t *sessions = json_object_get(obj, "sessions"), *pending = json_object_get(obj, "pending");
+    struct mt_admit_decision d;
+    double now_s, age_s;
+    int rc;
+
+    if (!json_is_number(t) || !json_is_integer(sessions) || json_integer_value(sessions) < 0 ||
+        json_integer_value(sessions) > INT_MAX)
+        return 0; /* somebody else's status */
+    take_plan(c, obj);
+    now_s = mt_ticks_status(&c->ticks, json_number_value(t));
+    if (isnan(now_s))
+        return 0;
+    if ((rc = advance(c)) < 0)
+        return rc;
+    age_s = json_is_number(oldest) ? json_number_value(oldest) / 1e3 : NAN;
+    if (json_is_integer(pending) && json_integer_value(pending) == 0)
+        age_s = 0;
+    if (mt_admit_pending(&c->law, now_s, age_s, (int)json_integer_value(sessions), &d))
+        rc = decided(c, &d);
+    return rc;
 }
 
 static int take(struct control *c, json_t *obj)
