@@ -31,6 +31,8 @@ enum {
     OPT_THREADS,
     OPT_BACKEND,
     OPT_SILENT_STALL,
+    OPT_PACE_ADMISSION,
+    OPT_CLOSE_STALLED,
     OPT_DRY_RUN,
 };
 
@@ -67,6 +69,11 @@ static const struct argp_option options[] = {
     {"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Most sessions at a time (default 256)", 0},
     {"idle-timeout", OPT_IDLE_TIMEOUT, "D", 0,
      "Close a session that sends nothing for so long (default 0: never)", 0},
+    {"pace-admission", OPT_PACE_ADMISSION, 0, 0,
+     "Admit one session in 5 frames, after two at once: a burst of first frames looks like overload",
+     0},
+    {"close-stalled", OPT_CLOSE_STALLED, "N", 0,
+     "Close a session after N frames in a row that nothing was computed for (default 0: never)", 0},
     {"system", OPT_SYSTEM, "TEXT", 0,
      "System prompt of sessions that bring none (default: the model's)", 0},
     {"seed", OPT_SEED, "N", 0, "Seed of sessions that bring none (default 1)", 0},
@@ -173,6 +180,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_BACKEND:
         a->backend = arg;
+        break;
+    case OPT_PACE_ADMISSION:
+        o->pace = true;
+        break;
+    case OPT_CLOSE_STALLED:
+        o->close_stalled = (int)mt_arg_i64(st, "--close-stalled", arg, 0, INT32_MAX);
         break;
     case OPT_SILENT_STALL:
         o->silent_stall = true;

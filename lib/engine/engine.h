@@ -66,7 +66,7 @@ struct mt_record {
 struct mt_engine_events {
     void *ctx;
     void (*frame)(void *ctx, const struct mt_record *r);
-    /* The session is gone: "end", "gone", "idle", "shutdown". Its number is never used again. */
+    /* The session is gone: "end", "gone", "idle", "stalled", "shutdown". Its number is never used again. */
     void (*closed)(void *ctx, int64_t session, const char *reason, int64_t frames);
 };
 
@@ -88,6 +88,8 @@ struct mt_engine_opts {
     uint64_t seed;      /* for sessions that name none */
     bool silent_stall;  /* mark stalled frames ok, as the engines that it models do */
     int backlog;        /* frames of audio a session may have waiting */
+    bool pace;          /* admit one session in 5 frames, two at once: many prefills look like overload */
+    int close_stalled;  /* close a session after so many skipped frames in a row; 0: never */
     struct mt_engine_events events;
 };
 
@@ -129,8 +131,9 @@ struct mt_session_opts {
 void mt_session_defaults(struct mt_session_opts *o);
 
 /*
- * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "drain" and *retry_s a
- * hint in seconds; -EINVAL with e for options that can't be honoured.
+ * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "pace", "warmup", "stalled", "drain"
+ * and *retry_s a hint in seconds; -EINVAL with e for options that can't be honoured. The hint is the time in which a session
+ * leaves, as the closed ones lasted, and at least a second, spread by half of it so that those refused don't come back as one.
  */
 int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session,
                    const char **reason, double *retry_s, struct mt_err *e);
@@ -150,6 +153,11 @@ bool mt_engine_tick(struct mt_engine *eng);
 
 void mt_engine_set_cap(struct mt_engine *eng,
                        int cap);             /* sessions admitted at most; live ones stay */
+/* What a controller says of its cap: why it refuses those above it. Stalled refuses everybody. */
+enum mt_gate { MT_GATE_OPEN, MT_GATE_WARMUP, MT_GATE_DRAIN, MT_GATE_STALLED };
+/* "warmup", "drain", "stalled"; any other word is open. */
+enum mt_gate mt_gate_parse(const char *mode);
+void mt_engine_set_gate(struct mt_engine *eng, enum mt_gate gate);
 void mt_engine_drain(struct mt_engine *eng); /* admit nobody any more */
 
 struct mt_engine_stats {

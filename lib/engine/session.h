@@ -28,6 +28,8 @@ struct session {
     struct mt_policy policy; /* with sinks as a number */
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
+    int64_t opened_ns;
+    int skipped;             /* frames in a row that nothing was computed for */
 
     /* The cache: a block table, as mt_kv_view reads it. */
     int32_t *blocks;
@@ -67,7 +69,12 @@ struct mt_engine {
     int64_t t_start, last_step_ns;
     int64_t next_id;
     int cap;
+    enum mt_gate gate;
     bool draining;
+    double pace;      /* sessions that may come now, as of pace_ns */
+    int64_t pace_ns;
+    int64_t n_closed; /* sessions, and how long they lasted */
+    double closed_s;
     int32_t token_bytes; /* of the longest token */
     struct prefix *prefixes;
     struct session **session; /* [n], in order of admission */

@@ -35,6 +35,7 @@ struct mt_mail {
     struct mt_wire_open *open; /* owned */
     const char *reason;        /* static */
     int cap;
+    enum mt_gate gate; /* with it */
     bool first;   /* the answer is the first object on its connection */
     bool finish;  /* the connection's last line */
     bool watch;   /* a record: watchers get it too */

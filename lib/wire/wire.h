@@ -3,7 +3,7 @@
  * followed by that many raw bytes. A connection is a session, or a control client. Parser, messages, server, client.
  *
  * Client: {"metronome":1,"type":"open",…}, {"type":"audio","bytes":N} + PCM, {"type":"end"};
- *         control: "stats", "cap" {"cap":N}, "drain", "watch" {"period_ms":P}.
+ *         control: "stats", "cap" {"cap":N} with the controller's "mode", "drain", "watch" {"period_ms":P}.
  * Server: "opened" or "refused", "frame", "closed", "error"; "stats", "cap", "drain"; for watchers every record and "status".
  * The first object of each side has "metronome":1. Unknown members are ignored, unknown types are an error.
  */

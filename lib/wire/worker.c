@@ -171,6 +171,7 @@ static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
         break;
     case MT_MAIL_CAP:
         mt_engine_set_cap(w->eng, m->cap);
+        mt_engine_set_gate(w->eng, m->gate);
         o = mt_wire_object(m->first, "cap");
         json_object_set_new(o, "cap", json_integer(m->cap));
         break;

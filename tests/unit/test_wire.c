@@ -420,6 +420,7 @@ struct mt_engine {
     struct mt_engine_opts opts;
     struct fake s[SESSIONS];
     int n, cap;
+    enum mt_gate gate;
     atomic_llong next_id;
     atomic_size_t text;
     bool draining;
@@ -614,6 +615,11 @@ bool mt_engine_tick(struct mt_engine *eng)
 void mt_engine_set_cap(struct mt_engine *eng, int cap)
 {
     eng->cap = cap;
+}
+
+void mt_engine_set_gate(struct mt_engine *eng, enum mt_gate gate)
+{
+    eng->gate = gate;
 }
 
 void mt_engine_drain(struct mt_engine *eng)
