@@ -97,6 +97,7 @@ run() {
 # start READY COMMAND: a server in the background, ready when this returns; READY is its first line.
 start() {
     printf '%s &\n' "$2" >>"$commands"
+    : >"$1"
     bash -c "exec $2" >"$1" &
     server=$!
     for _ in {1..600}; do
@@ -185,13 +186,13 @@ moshi-7b                0.08  1   0     15.76  14.75  0      0        14.75  0  
 # card MODEL N [SLOWER]: sets frame_s, answer, markup, rate (tokens/s of a session), pool (blocks), cost (for --cost), a_ms, b_us, ...;
 # N is the number of rows of a decoding step, which says how many experts are touched: 1 - (1 - share)^N of them.
 card() {
-    read -r frame_s answer markup rate frame_tokens pool a_ms b_us b1_ns prefill_us touched < <(
+    read -r frame_s answer markup rate step_in pool a_ms b_us b1_ns prefill_us touched < <(
         printf '%s\n' "$card_models" | awk -v m="$1" -v n="$2" -v slower="${3:-1}" '$1 == m {
             B = 4.8e12 * 0.7 / slower; F = 989e12 * 0.5 / slower; steps = $3
             touch = 1 - (1 - $8) ^ n
             a = ((steps - 1) * ($6 + $7 * touch) + $6 + $7 + $11) * 1e9 / B      # the prefill step touches all experts
             frame = $13 * $2 + $4 + (m == "moshi-7b" ? 0 : steps)
-            printf "%s %d %d %.6g %.6g %d %.6f %.3f %.0f %.3f %.4f\n", $2, steps, $4, frame / $2, frame,
+            printf "%s %d %d %.6g %d %d %.6f %.3f %.0f %.3f %.4f\n", $2, steps, $4, frame / $2, $13 * $2 + $4,
                 int((141e9 * 0.9 - $5 * 1e9 - 4e9) / (16 * $12)), 1e3 * a, 1e6 * steps * $9 * 1e9 / F,
                 1e9 * steps * $12 / B, 1e6 * ($9 + $10) * 1e9 / F, touch }')
     [ -n "${touched:-}" ] || fail "no card arithmetic for $1"
