@@ -157,6 +157,8 @@ static int run(struct sim *s, struct mt_err *err)
 {
     int rc = push(s, (struct event){0, 0, -1, 0});
 
+    if (s->o->tick)
+        s->o->tick(s->o->ctx, s->eng, 0);
     while (rc == 0 && (rc = catch_up(s, err)) == 0) {
         if (s->clock.virtual_ns >= s->end_ns)
             break;

@@ -23,7 +23,7 @@ struct mt_sim_opts {
     double (*gap_s)(void *ctx, int64_t i);
     double (*length_s)(void *ctx, int64_t i, double arrived_s);
     double (*phase)(void *ctx, int64_t i);
-    /* Each record, as it is made; and each refusal. May be NULL. on_tick may set the cap. */
+    /* Each record, as it is made; and each refusal. May be NULL. tick comes once before the first and may set the cap. */
     void (*frame)(void *ctx, const struct mt_record *r);
     void (*refused)(void *ctx, int64_t call, double t_s, const char *reason);
     void (*tick)(void *ctx, struct mt_engine *eng, double t_s);

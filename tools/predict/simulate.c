@@ -4,6 +4,7 @@
  */
 #include "control/simulate.h"
 #include "engine/args.h"
+#include "tools/predict/controlled.h"
 #include "tools/predict/predict.h"
 #include "wire/feed_args.h"
 
@@ -36,6 +37,7 @@ enum {
     OPT_FILES,
     OPT_SILENT,
     OPT_TOTALS,
+    OPT_ADMIT,
 };
 
 static const struct argp_option options[] = {
@@ -73,7 +75,11 @@ static const struct argp_option options[] = {
     {"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Most calls at a time (default 4096)", 3},
     {0, 0, 0, 0, "Other:", 4},
     {"silent-stall", OPT_SILENT, 0, 0, "Mark stalled frames ok, as ordinary engines do", 4},
-    {"totals", OPT_TOTALS, 0, 0, "Only the line of totals", 4},
+    {"admit", OPT_ADMIT, "KEY=N,…", OPTION_ARG_OPTIONAL,
+     "Let mt-admit's law set the cap, from 4 on; keys target, cut, alpha, beta, min, max, cap0, as "
+     "its options",
+     4},
+    {"totals", OPT_TOTALS, 0, 0, "Only the line of totals, and the law's decisions", 4},
     {"quiet", 'q', 0, 0, "Errors only", 4},
     {0},
 };
@@ -89,7 +95,8 @@ struct sim {
     int64_t pool_bytes;
     struct mt_sim_opts o;
     struct mt_feed_opts calls;
-    bool totals;
+    bool totals, admit;
+    struct controlled law;
     /* while it runs */
     int64_t refused;
     double t_last, first_stall_s;
@@ -215,6 +222,11 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_SILENT:
         eo->silent_stall = true;
         break;
+    case OPT_ADMIT:
+        if (controlled_parse(arg, &s->law.opts, &e) < 0)
+            argp_error(st, "--admit: %s", e.text);
+        s->admit = true;
+        break;
     case OPT_TOTALS:
         s->totals = true;
         break;
@@ -268,6 +280,38 @@ static void on_frame(void *ctx, const struct mt_record *r)
         s->first_stall_s = r->t_s;
     if (!s->totals)
         emit(s, mt_wire_record_json(r, false));
+    if (s->admit)
+        controlled_frame(&s->law, r);
+}
+
+static void on_tick(void *ctx, struct mt_engine *eng, double t_s)
+{
+    controlled_tick(&((struct sim *)ctx)->law, eng, t_s);
+}
+
+/* A line as mt-admit's own, shorter. */
+static void on_decision(void *ctx, const struct mt_admit *law, const struct mt_admit_decision *d)
+{
+    json_t *o = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s}", "metronome", MT_WIRE_VERSION, "type",
+                          "cap", "cap", d->limit, "reason", mt_admit_reason_name(d->reason), "mode",
+                          mt_admit_mode_name(d->mode), "bound", mt_binding_name(d->bound));
+
+    mt_json_set_real(o, "cap_exact", d->cap);
+    mt_json_set_real(o, "t", d->t_s);
+    mt_json_set_real(o, "signal_ms", d->signal_s * 1e3);
+    mt_json_set_real(o, "projected_ms", d->projected_s * 1e3);
+    predict_set_int(o, "sessions", d->sessions);
+    mt_json_set_real(o, "pool", law->pool);
+    if (law->model.known && mt_admit_fits(law, law->opts.target) != MT_NO_LIMIT)
+        predict_set_int(o, "n_star", mt_admit_fits(law, law->opts.target));
+    if (law->opts.n_mem > 0)
+        predict_set_int(o, "n_mem", law->opts.n_mem);
+    predict_set_int(o, "ontime", law->counts.ontime);
+    predict_set_int(o, "late", law->counts.late);
+    predict_set_int(o, "skipped", law->counts.skipped);
+    predict_set_int(o, "grows", law->counts.grows);
+    predict_set_int(o, "cuts", law->counts.cuts);
+    emit(ctx, o);
 }
 
 static void on_refused(void *ctx, int64_t call, double t_s, const char *reason)
@@ -327,10 +371,20 @@ int predict_simulate(int argc, char **argv)
     s.o.phase = phase;
     s.o.frame = on_frame;
     s.o.refused = on_refused;
+    if (s.admit) {
+        s.law.ctx = &s;
+        s.law.decision = on_decision;
+        s.law.set = -1;
+        s.o.tick = on_tick;
+    }
     int rc = mt_simulate(&s.o, &st, &e);
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s", e.text);
         return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+    }
+    if (s.law.failed) {
+        mt_msg(MT_ERROR, "--admit: the law does not take this deadline");
+        return MT_EXIT_USAGE;
     }
     emit(&s, totals(&s, &st));
     return s.status;
