@@ -236,7 +236,7 @@ static void fit(struct mt_admit *a)
     b0 = (s.nx * s.ll - s.lx * s.nl) / det;
     b1 = (s.lx * s.nn - s.nx * s.nl) / det;
     left = fmax(0, s.xx - b0 * s.nx - b1 * s.lx) / (s.w - 3);
-    m->slow = b1 > 0 && b1 * b1 > SURE * SURE * left * s.nn / det;
+    m->slow = m->known && b0 >= 0 && b1 > 0 && b1 * b1 > SURE * SURE * left * s.nn / det;
     m->b0_s = b0;
     m->b1_s = b1;
     m->a0_s = s.x - b0 * s.n - b1 * s.l;
