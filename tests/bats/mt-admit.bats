@@ -2,6 +2,7 @@
 # mt-admit as a user meets it: records in, caps out; at a server, in the loop, and wrongly.
 
 # shellcheck disable=SC2154  # run and serve set variables
+# shellcheck disable=SC2016  # perl's variables
 # shellcheck disable=SC2317  # functions are called by `within`
 load helper
 
@@ -21,7 +22,6 @@ frames() {
 # The reference plant, c = 20 + 1.5 n ms, demand always waiting, its cap set by mt-admit: plant SECONDS ARGS… writes
 # mt-admit's lines to caps, and to seen one line a frame: time, sessions, cap. The reader has a moment for each frame.
 plant() {
-  # shellcheck disable=SC2016  # perl's variables
   perl -MIPC::Open2 -MIO::Select -e '
     my ($seconds, @args) = @ARGV;
     my $pid = open2(my $out, my $in, "mt-admit", @args);
@@ -175,7 +175,7 @@ last_cap() {
     [ "$(last_cap '[.cap, .cuts] | tostring')" = "[4,0]" ]
   done
   [ "$(grep -c '"reason":"untruthful"' <<<"$output")" -ge 10 ]
-  ! grep -qi nan <<<"$output"
+  run ! grep -qi nan <<<"$output"
 }
 
 @test "mt-admit: frames that stop are a stall when status lines say so; one clean window ends it" {
@@ -260,8 +260,8 @@ callers() {
 
 @test "mt-admit: the loop out of pipes, at a real server" {
   serve --frame 100ms --answer-tokens 1
-  mt-probe watch -s mt.sock --period 100ms | mt-admit --deadline 100ms --warmup 0 --cap0 2 | tee caps | mt-probe cap -s mt.sock >set &
-  within 10 grep -q '"cap":2' set
+  mt-probe watch -s mt.sock --period 100ms | mt-admit --deadline 100ms --warmup 0 --cap0 2 | tee caps | mt-probe cap -s mt.sock >answers &
+  within 10 grep -q '"cap":2' answers
   callers 3 20
   within 30 grep -q '"reason":"grow"' caps
   grown() { [ "$(mt-probe stats -s mt.sock | jq .cap)" -ge 3 ]; }
