@@ -108,8 +108,11 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     return 0;
 }
 
-static int check_options(const struct mt_engine_opts *o, struct mt_err *e)
+static int check_options(const struct mt_model_info *i, const struct mt_engine_opts *o,
+                         struct mt_err *e)
 {
+    int want = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions;
+
     if (o->block_tokens < 1 || o->block_tokens > 1024)
         return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
     if (o->answer_tokens < 1 || o->answer_tokens > 65536)
@@ -123,6 +126,11 @@ static int check_options(const struct mt_engine_opts *o, struct mt_err *e)
     if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
         return mt_err_set(e, -EINVAL, "--kv: window=%lld is above %d", (long long)o->policy.window,
                           INT32_MAX / 2);
+    if (o->step_tokens > i->step_rows || want > i->want_rows)
+        return mt_err_set(e, -EINVAL,
+                          "--step-tokens: the model was opened for steps of %d rows, %d with "
+                          "logits; %d and %d are asked for",
+                          i->step_rows, i->want_rows, o->step_tokens, want);
     return 0;
 }
 
@@ -172,7 +180,7 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
     eng->opts = *o;
     eng->t_start = clock->now_ns(clock);
     eng->cap = o->max_sessions;
-    if ((rc = check_options(o, e)) < 0)
+    if ((rc = check_options(mt_model_info(m), o, e)) < 0)
         goto fail;
     if (o->system && !(eng->system = strdup(o->system))) {
         rc = mt_err_set(e, -ENOMEM, "out of memory");
