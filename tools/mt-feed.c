@@ -4,6 +4,7 @@
  */
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -511,6 +512,8 @@ static int run(struct args *a)
     }
     a->feed.open.format = mt_reel_pcm(reel);
     if (a->feed.socket) {
+        /* Records wait here while their reader is busy; a full pipe would hold back the beat. No pipe, no harm. */
+        fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
         rc = mt_json_line(stdout, run_line(a, reel));
         if (rc == 0)
             rc = mt_feed_socket(reel, &a->feed, &a->totals, &e);

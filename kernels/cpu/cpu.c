@@ -71,6 +71,7 @@ static void cpu_free(struct mt_backend *be)
 
     if (!c)
         return;
+    mt_team_free(c->team);
     mt_cpu_objects_free(c);
     free(c->scratch);
     free(c);
@@ -80,6 +81,7 @@ static const char *const backend_name[] = {"cpu-scalar", "cpu-base", "cpu-avx2",
 
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e)
 {
+    enum mt_cpu_tier best;
     struct mt_cpu *c;
     cpu_set_t set;
 
@@ -88,15 +90,19 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
         return mt_err_set(e, -EINVAL, "threads: %d is not in 0..256", threads);
     if ((unsigned)tier >= MT_COUNT(tier_name))
         return mt_err_set(e, -EINVAL, "CPU tier: %d is not one", (int)tier);
-    if (tier > tier_best())
-        return mt_err_set(e, -ENOTSUP, "CPU tier %s: this machine has %s at most", tier_name[tier],
-                          tier_name[tier_best()]);
+    best = tier_best();
+    if (tier > best)
+        return mt_err_set(e, -ENOTSUP, "CPU tier %s: this machine has %s at most",
+                          mt_cpu_tier_name(tier), mt_cpu_tier_name(best));
     if (!threads) {
         threads = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
         threads = threads > 256 ? 256 : threads;
     }
     if (!(c = calloc(1, sizeof(*c))) ||
-        !(c->scratch = mt_alloc((size_t)threads, sizeof(*c->scratch)))) {
+        !(c->scratch = mt_alloc((size_t)threads, sizeof(*c->scratch))) ||
+        mt_team_new(&c->team, threads) < 0) {
+        if (c)
+            free(c->scratch);
         free(c);
         return mt_err_set(e, -ENOMEM, "CPU backend: no memory for %d threads", threads);
     }

@@ -106,6 +106,7 @@ struct mt_cpu {
     struct mt_backend be; /* first */
     struct mt_ops ops;
     int threads;
+    struct mt_team *team;
     struct mt_scratch *scratch; /* one a thread */
     /* sampling: `width` cells a thread */
     int width;
@@ -128,18 +129,15 @@ static inline struct mt_cpu *cpu_of(struct mt_backend *be)
 }
 
 /*
- * Run fn once on each of t threads, t <= c->threads (fn gets its number and t), and wait for all.
- * mt_par_threads says how many are worth it for `items` of `work` multiply-adds each.
+ * fn for all of 0..items-1, in contiguous parts on as many threads as `work_each` multiply-adds an item
+ * are worth; returns when all are done. fn gets the thread's number, below c->threads, for its scratch.
  */
-typedef void mt_par_fn(void *arg, int thread, int threads);
-int mt_par_threads(const struct mt_cpu *c, int64_t items, int64_t work);
-void mt_par(int threads, mt_par_fn *fn, void *arg);
+typedef void mt_par_fn(void *arg, int thread, int64_t begin, int64_t end);
+void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, void *arg);
 
-/* Thread's contiguous share of n items. */
-static inline int64_t par_begin(int64_t n, int thread, int threads)
-{
-    return n / threads * thread + (thread < n % threads ? thread : n % threads);
-}
+struct mt_team;
+int mt_team_new(struct mt_team **out, int threads);
+void mt_team_free(struct mt_team *p);
 
 /* Objects and moves, objects.c. */
 void mt_cpu_objects(struct mt_ops *o);

@@ -9,11 +9,8 @@
  * heads of the group. They share each unit's keys and values, decoded once to f32. Heads wider than
  * MAX_DIM go to the scalar version. Scratch, in floats: (2 UNIT + 3 QUERIES) * MAX_DIM + 2 QUERIES.
  */
-#include <stdatomic.h>
-
-#define UNIT    16
-#define QUERIES 32
-#define MAX_DIM 256
+enum { UNIT = 16, QUERIES = 32 };
+#define MAX_DIM INT64_C(256)
 
 /* Of one task: each row padded with zeros to hdp floats, a multiple of 16. */
 struct soft {
@@ -64,7 +61,7 @@ FOLD void unit_scores(float *s, const float *q, const float *k, int64_t k_stride
 
 #pragma GCC unroll 16
             for (int j = 0; j < LANES; j++)
-                a[j] = vfma(vload(k + (g + j) * k_stride + d), qv, a[j]);
+                a[j] = vfma(vload(k + (int64_t)(g + j) * k_stride + d), qv, a[j]);
         }
         vstore(s + g, vsums(a) * scale);
     }
@@ -78,17 +75,17 @@ FOLD void unit_values(const int nv, float *out, float shrink, const float *p, in
 
 #pragma GCC unroll 8
     for (int i = 0; i < nv; i++)
-        a[i] = vload(out + d + i * LANES) * shrink;
+        a[i] = vload(out + d + (int64_t)i * LANES) * shrink;
     for (int t = lo; t < hi; t++) {
         vf w = vsplat(p[t]);
 
 #pragma GCC unroll 8
         for (int i = 0; i < nv; i++)
-            a[i] = vfma(w, vload(v + t * v_stride + d + i * LANES), a[i]);
+            a[i] = vfma(w, vload(v + t * v_stride + d + (int64_t)i * LANES), a[i]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < nv; i++)
-        vstore(out + d + i * LANES, a[i]);
+        vstore(out + d + (int64_t)i * LANES, a[i]);
 }
 
 /* One query meets tokens lo..hi-1 of a unit. */
@@ -149,7 +146,6 @@ struct att_job {
     struct mt_rows out, q, q_sink;
     int group;
     int64_t tasks;
-    _Atomic int64_t next;
 };
 
 static int64_t att_parts(const struct att_job *a, const struct mt_run *r)
@@ -271,7 +267,7 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
 
     for (int i = 0; i < s.n; i++) {
         int64_t row = run->row + (f0 + i) / a->group,
-                col = (head * a->group + (f0 + i) % a->group) * hd;
+                col = ((int64_t)head * a->group + (f0 + i) % a->group) * hd;
 
         copy_padded(s.q + (int64_t)i * s.hdp, a->q.data + row * a->q.stride + col, hd, s.hdp);
         if (view_has_q_sink(&run->view))
@@ -282,22 +278,21 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
     att_range(a, &s, run, f0, head, false, view_first(&run->view, first), last + 1 - sinks);
     for (int i = 0; i < s.n; i++) {
         int64_t row = run->row + (f0 + i) / a->group,
-                col = (head * a->group + (f0 + i) % a->group) * hd;
+                col = ((int64_t)head * a->group + (f0 + i) % a->group) * hd;
 
         soft_out(&s, i, a->out.data + row * a->out.stride + col, hd);
     }
 }
 
 /* Tasks differ in length, so threads take the next one when they are done; each finds its run from the last. */
-static void att_run(void *arg, int thread, int threads)
+static void att_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     struct att_job *a = arg;
     const struct mt_run *run = a->b->runs;
     int heads = a->kv->s.kv_heads;
-    int64_t before = 0, t;
+    int64_t before = 0;
 
-    (void)threads;
-    while ((t = atomic_fetch_add_explicit(&a->next, 1, memory_order_relaxed)) < a->tasks) {
+    for (int64_t t = begin; t < end; t++) {
         while (t - before >= att_parts(a, run) * heads)
             before += att_parts(a, run++) * heads;
         att_task(a, run, (t - before) / heads, (int)((t - before) % heads), &a->c->scratch[thread]);
@@ -309,7 +304,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
                       struct mt_rows q_sink)
 {
     struct att_job a = {
-        cpu_of(be), kv, layer, b, out, q, q_sink, q.width / kv->s.head_dim / kv->s.kv_heads, 0, 0};
+        cpu_of(be), kv, layer, b, out, q, q_sink, q.width / kv->s.head_dim / kv->s.kv_heads, 0};
     int64_t work = 0;
 
     if (kv->s.head_dim > MAX_DIM) {
@@ -326,7 +321,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         work += r->n * seen;
     }
     if (a.tasks)
-        mt_par(mt_par_threads(a.c, a.tasks, 2 * work * q.width / a.tasks + 1), att_run, &a);
+        mt_par(a.c, a.tasks, 2 * work * q.width / a.tasks + 1, att_run, &a);
 }
 
 /* ---- inside spans ---- */
@@ -337,7 +332,6 @@ struct span_job {
     int heads, hd;
     const struct mt_span *spans;
     int64_t tasks;
-    _Atomic int64_t next;
 };
 
 static int64_t span_parts(const struct mt_span *s)
@@ -377,14 +371,13 @@ static void span_task(const struct span_job *j, const struct mt_span *span, int6
         soft_out(&s, i, j->out.data + (span->row + i0 + i) * j->out.stride + col, j->hd);
 }
 
-static void span_run(void *arg, int thread, int threads)
+static void span_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     struct span_job *j = arg;
     const struct mt_span *s = j->spans;
-    int64_t before = 0, t;
+    int64_t before = 0;
 
-    (void)threads;
-    while ((t = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks) {
+    for (int64_t t = begin; t < end; t++) {
         while (t - before >= span_parts(s) * j->heads)
             before += span_parts(s++) * j->heads;
         span_task(j, s, (t - before) % span_parts(s), (int)((t - before) / span_parts(s)),
@@ -396,7 +389,7 @@ static void span_attention(struct mt_backend *be, struct mt_rows out, struct mt_
                            struct mt_rows k, struct mt_rows v, int heads,
                            const struct mt_span *spans, int n_spans)
 {
-    struct span_job j = {cpu_of(be), out, q, k, v, heads, q.width / heads, spans, 0, 0};
+    struct span_job j = {cpu_of(be), out, q, k, v, heads, q.width / heads, spans, 0};
     int64_t work = 0;
 
     if (j.hd > MAX_DIM) {
@@ -408,8 +401,9 @@ static void span_attention(struct mt_backend *be, struct mt_rows out, struct mt_
         work += (int64_t)spans[i].n * spans[i].n;
     }
     if (j.tasks)
-        mt_par(mt_par_threads(j.c, j.tasks, 2 * work * q.width / j.tasks + 1), span_run, &j);
+        mt_par(j.c, j.tasks, 2 * work * q.width / j.tasks + 1, span_run, &j);
 }
 
-_Static_assert((2 * UNIT + 3 * QUERIES) * MAX_DIM + 2 * QUERIES <= MT_SCRATCH_FLOATS,
+_Static_assert((INT64_C(2) * UNIT + INT64_C(3) * QUERIES) * MAX_DIM + INT64_C(2) * QUERIES <=
+                   MT_SCRATCH_FLOATS,
                "attention's scratch");

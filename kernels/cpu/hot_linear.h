@@ -173,7 +173,7 @@ static void group_few(const struct linear_job *j, const char *const *w, int64_t 
         tile_of(t, 8, 1, w, j->x.data, 0, j->w->cols, acc);
         tile_sums(acc, 8, 1, buf);
     } else {
-        for (int half = 0; half < GROUP; half += 4) {
+        for (int64_t half = 0; half < GROUP; half += 4) {
             vf *a = acc + half * TILE_X;
 
             tile_of(t, 4, j->n, w + half, j->x.data, j->x.stride, j->w->cols, a);
@@ -185,8 +185,8 @@ static void group_few(const struct linear_job *j, const char *const *w, int64_t 
 
 static void group_many(const struct linear_job *j, const char *const *w, int64_t o, float *scratch)
 {
-    float *piece = scratch, *buf = scratch + GROUP * PIECE;
-    vf *acc = (vf *)(buf + BLOCK * GROUP);
+    float *piece = scratch, *buf = scratch + (int64_t)GROUP * PIECE;
+    vf *acc = (vf *)(buf + (int64_t)BLOCK * GROUP);
     int64_t cols = j->w->cols;
 
     for (int r0 = 0; r0 < j->n; r0 += BLOCK) {
@@ -205,19 +205,19 @@ static void group_many(const struct linear_job *j, const char *const *w, int64_t
                     wp[i] = (const char *)(piece + (int64_t)i * PIECE);
                 }
             }
-            for (int r = 0; r < rows; r += TILE_X) {
-                int nx = rows - r < TILE_X ? rows - r : TILE_X;
+            for (int64_t r = 0; r < rows; r += TILE_X) {
+                int nx = rows - r < TILE_X ? (int)(rows - r) : TILE_X;
                 const float *x = j->x.data + (r0 + r) * j->x.stride + k0;
 
-                for (int half = 0; half < GROUP; half += 4)
+                for (int64_t half = 0; half < GROUP; half += 4)
                     tile_MT_F32(4, nx, wp + half, x, j->x.stride, k,
                                 acc + r * GROUP + half * TILE_X);
             }
         }
-        for (int r = 0; r < rows; r += TILE_X) {
-            int nx = rows - r < TILE_X ? rows - r : TILE_X;
+        for (int64_t r = 0; r < rows; r += TILE_X) {
+            int nx = rows - r < TILE_X ? (int)(rows - r) : TILE_X;
 
-            for (int half = 0; half < GROUP; half += 4)
+            for (int64_t half = 0; half < GROUP; half += 4)
                 tile_sums(acc + r * GROUP + half * TILE_X, 4, nx, buf + r * GROUP + half);
         }
         finish(j, buf, o, r0, rows);
@@ -229,14 +229,13 @@ struct linear_run {
     struct mt_scratch *scratch;
 };
 
-static void linear_run(void *arg, int thread, int threads)
+static void linear_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct linear_run *l = arg;
     const struct mt_mat *m = l->j.w;
-    int64_t groups = (m->rows + GROUP - 1) / GROUP, end = par_begin(groups, thread + 1, threads);
     float *scratch = l->scratch[thread].f;
 
-    for (int64_t g = par_begin(groups, thread, threads); g < end; g++) {
+    for (int64_t g = begin; g < end; g++) {
         const char *w[GROUP];
 
         for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
@@ -255,8 +254,7 @@ static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     struct linear_run l = {{out, x, residual, w, bias, act, n}, cpu_of(be)->scratch};
 
     if (n > 0)
-        mt_par(mt_par_threads(cpu_of(be), (w->rows + GROUP - 1) / GROUP, GROUP * w->cols * n),
-               linear_run, &l);
+        mt_par(cpu_of(be), (w->rows + GROUP - 1) / GROUP, GROUP * w->cols * n, linear_run, &l);
 }
 
 _Static_assert(GROUP *PIECE + BLOCK * GROUP + (BLOCK + TILE_X) * GROUP * LANES <= MT_SCRATCH_FLOATS,

@@ -8,16 +8,15 @@ struct rows_job {
     struct mt_rows out, x, up;
     const struct mt_mat *w, *b;
     float eps;
-    int n;
 };
 
-static void rms_run(void *arg, int thread, int threads)
+static void rms_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
-    int64_t end = par_begin(j->n, thread + 1, threads);
     int width = j->x.width;
 
-    for (int64_t r = par_begin(j->n, thread, threads); r < end; r++) {
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
         const float *x = j->x.data + r * j->x.stride, *w = j->w->vec;
         float *y = j->out.data + r * j->out.stride, scale;
         vf sum = vsplat(0), v;
@@ -40,18 +39,18 @@ static void rms_run(void *arg, int thread, int threads)
 static void rms_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n)
 {
-    struct rows_job j = {cpu_of(be), out, x, MT_NO_ROWS, w, NULL, eps, n};
+    struct rows_job j = {cpu_of(be), out, x, MT_NO_ROWS, w, NULL, eps};
 
-    mt_par(mt_par_threads(j.c, n, x.width), rms_run, &j);
+    mt_par(j.c, n, x.width, rms_run, &j);
 }
 
-static void layer_run(void *arg, int thread, int threads)
+static void layer_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
-    int64_t end = par_begin(j->n, thread + 1, threads);
     int width = j->x.width;
 
-    for (int64_t r = par_begin(j->n, thread, threads); r < end; r++) {
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
         const float *x = j->x.data + r * j->x.stride, *w = j->w->vec, *b = j->b->vec;
         float *y = j->out.data + r * j->out.stride, mean, scale;
         vf sum = vsplat(0), v;
@@ -80,18 +79,18 @@ static void layer_run(void *arg, int thread, int threads)
 static void layer_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                        const struct mt_mat *w, const struct mt_mat *b, float eps, int n)
 {
-    struct rows_job j = {cpu_of(be), out, x, MT_NO_ROWS, w, b, eps, n};
+    struct rows_job j = {cpu_of(be), out, x, MT_NO_ROWS, w, b, eps};
 
-    mt_par(mt_par_threads(j.c, n, 2 * (int64_t)x.width), layer_run, &j);
+    mt_par(j.c, n, 2 * (int64_t)x.width, layer_run, &j);
 }
 
-static void gated_run(void *arg, int thread, int threads)
+static void gated_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
-    int64_t end = par_begin(j->n, thread + 1, threads);
     int width = j->x.width;
 
-    for (int64_t r = par_begin(j->n, thread, threads); r < end; r++) {
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
         const float *g = j->x.data + r * j->x.stride, *u = j->up.data + r * j->up.stride;
         float *y = j->out.data + r * j->out.stride;
         int i = 0;
@@ -106,9 +105,9 @@ static void gated_run(void *arg, int thread, int threads)
 static void gated(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up,
                   int n)
 {
-    struct rows_job j = {cpu_of(be), out, gate, up, NULL, NULL, 0, n};
+    struct rows_job j = {cpu_of(be), out, gate, up, NULL, NULL, 0};
 
-    mt_par(mt_par_threads(j.c, n, 8 * (int64_t)gate.width), gated_run, &j);
+    mt_par(j.c, n, 8 * (int64_t)gate.width, gated_run, &j);
 }
 
 /* ---- rotary positions and append ---- */
@@ -159,15 +158,14 @@ static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, i
     }
 }
 
-static void rope_run(void *arg, int thread, int threads)
+static void rope_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rope_job *j = arg;
     const struct mt_run *run = j->b->runs;
-    int64_t row = par_begin(j->b->n_rows, thread, threads),
-            end = par_begin(j->b->n_rows, thread + 1, threads);
     int hd = j->kv->s.head_dim, heads = j->q.width / hd;
 
-    for (; row < end; row++) {
+    (void)thread;
+    for (int64_t row = begin; row < end; row++) {
         float *q = j->q.data + row * j->q.stride, *k = j->k.data + row * j->k.stride;
         const float *table;
         int32_t block;
@@ -200,6 +198,5 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, doub
     struct rope_job j = {cpu_of(be), kv, layer, rope_base, b, q, q_sink, k, v};
 
     mt_rope_frequencies(j.c, rope_base, kv->s.head_dim);
-    mt_par(mt_par_threads(j.c, b->n_rows, 2 * (int64_t)q.width + 4 * (int64_t)k.width), rope_run,
-           &j);
+    mt_par(j.c, b->n_rows, 2 * (int64_t)q.width + 4 * (int64_t)k.width, rope_run, &j);
 }

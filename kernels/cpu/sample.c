@@ -12,7 +12,6 @@ struct job {
     struct mt_rows logits;
     const struct mt_sample *params;
     int32_t *ids;
-    int n;
 };
 
 /* Highest logit, lowest id among equals; -1 if no logit is a number. */
@@ -28,7 +27,7 @@ static int32_t best(const float *l, int n)
 
 static bool before(const float *l, int32_t a, int32_t b)
 {
-    return l[a] > l[b] || (l[a] == l[b] && a < b);
+    return l[a] == l[b] ? a < b : l[a] > l[b];
 }
 
 /* heap[at] moves down to its place; the first of all is at 0. */
@@ -125,12 +124,11 @@ static int32_t sample_row(const float *l, int width, const struct mt_sample *p, 
     return draw(id, w, n, total, u);
 }
 
-static void run(void *arg, int thread, int threads)
+static void run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct job *j = arg;
-    int64_t end = par_begin(j->n, thread + 1, threads);
 
-    for (int64_t i = par_begin(j->n, thread, threads); i < end; i++)
+    for (int64_t i = begin; i < end; i++)
         j->ids[i] = sample_row(j->logits.data + i * j->logits.stride, j->logits.width,
                                &j->params[i], j->c->pick + (size_t)thread * (size_t)j->c->width,
                                j->c->weight + (size_t)thread * (size_t)j->c->width);
@@ -139,10 +137,10 @@ static void run(void *arg, int thread, int threads)
 static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n)
 {
-    struct job j = {cpu_of(be), logits, params, ids, n};
+    struct job j = {cpu_of(be), logits, params, ids};
 
     if (n > 0)
-        mt_par(mt_par_threads(j.c, n, 4 * (int64_t)logits.width), run, &j);
+        mt_par(j.c, n, 4 * (int64_t)logits.width, run, &j);
 }
 
 void mt_cpu_sample(struct mt_ops *o)

@@ -41,7 +41,7 @@ static void kv_read(float *dst, const struct mt_kv *kv, int layer, int32_t block
     if (kv->s.type == MT_INT8)
         memcpy(&scale, kv_scale_at(kv, layer, block, v, head, slot), sizeof(scale));
     num_decode_kv(dst, kv->s.type,
-                  kv_at(kv, layer, block, v, head, slot) + d0 * (int)mt_dtype_size(kv->s.type),
+                  kv_at(kv, layer, block, v, head, slot) + d0 * (int64_t)mt_dtype_size(kv->s.type),
                   scale, n);
 }
 
@@ -95,23 +95,23 @@ struct job {
     struct mt_rows out, q, q_sink;
 };
 
-static void run(void *arg, int thread, int threads)
+static void run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct job *j = arg;
     int hd = j->kv->s.head_dim, heads = j->q.width / hd, group = heads / j->kv->s.kv_heads;
-    int64_t n = (int64_t)j->b->n_rows * heads, end = par_begin(n, thread + 1, threads);
     const struct mt_run *r = j->b->runs;
 
-    for (int64_t t = par_begin(n, thread, threads); t < end; t++) {
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
         int64_t row = t / heads;
-        int h = (int)(t % heads);
+        int64_t h = t % heads;
         const float *q = j->q.data + row * j->q.stride + h * hd, *q_sink = q;
 
         while (row >= r->row + r->n)
             r++;
         if (view_has_q_sink(&r->view))
             q_sink = j->q_sink.data + row * j->q_sink.stride + h * hd;
-        attend(j->kv, j->layer, &r->view, r->index + row - r->row, h / group, q, q_sink,
+        attend(j->kv, j->layer, &r->view, r->index + row - r->row, (int)(h / group), q, q_sink,
                j->out.data + row * j->out.stride + h * hd);
     }
 }
@@ -130,8 +130,7 @@ void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int l
         work += w->window < seen - w->sinks ? w->window + w->sinks : seen;
     }
     if (b->n_rows)
-        mt_par(mt_par_threads(cpu_of(be), (int64_t)b->n_rows * (q.width / kv->s.head_dim),
-                              work * kv->s.head_dim),
+        mt_par(cpu_of(be), (int64_t)b->n_rows * (q.width / kv->s.head_dim), work * kv->s.head_dim,
                run, &j);
 }
 
@@ -166,14 +165,14 @@ static void span_attend(const struct span_job *j, const struct mt_span *span, in
     }
 }
 
-static void span_run(void *arg, int thread, int threads)
+static void span_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct span_job *j = arg;
-    int64_t n = j->rows * j->heads, end = par_begin(n, thread + 1, threads);
-    int64_t t = par_begin(n, thread, threads), first = 0; /* rows of the spans before s */
+    int64_t first = 0; /* rows of the spans before s */
     const struct mt_span *s = j->spans;
 
-    for (; t < end; t++) {
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
         int64_t i = t / j->heads;
 
         while (i - first >= s->n)
@@ -194,8 +193,7 @@ void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct 
         longest = spans[s].n > longest ? spans[s].n : longest;
     }
     if (j.rows)
-        mt_par(mt_par_threads(cpu_of(be), j.rows * heads, longest * (q.width / heads)), span_run,
-               &j);
+        mt_par(cpu_of(be), j.rows * heads, longest * (q.width / heads), span_run, &j);
 }
 
 void mt_scalar_attention(struct mt_ops *o)

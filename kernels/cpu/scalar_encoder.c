@@ -22,13 +22,14 @@ static int64_t conv_rows(const struct unfold *u, const struct mt_span *s)
 
 /* Output row i (of all spans) reads x at times t*stride - pad ...; columns [in][kernel] as W has
  * them. */
-static void unfold_run(void *arg, int thread, int threads)
+static void unfold_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct unfold *u = arg;
-    int64_t end = par_begin(u->rows, thread + 1, threads), first = 0;
+    int64_t first = 0;
     const struct mt_span *s = u->spans;
 
-    for (int64_t i = par_begin(u->rows, thread, threads); i < end; i++) {
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
         float *dst = u->dst.data + i * u->dst.stride;
         int64_t t0;
 
@@ -57,7 +58,7 @@ static void conv1d(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     if (!u.rows)
         return;
     u.dst.width = x.width * kernel;
-    mt_par(mt_par_threads(cpu_of(be), u.rows, u.dst.width), unfold_run, &u);
+    mt_par(cpu_of(be), u.rows, u.dst.width, unfold_run, &u);
     be->ops->linear(be, out, u.dst, w, bias, act, MT_NO_ROWS, (int)u.rows);
 }
 

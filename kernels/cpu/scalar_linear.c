@@ -29,13 +29,14 @@ static double activate(enum mt_act act, double v)
     return v;
 }
 
-static void run(void *arg, int thread, int threads)
+static void run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct job *j = arg;
-    int64_t end = par_begin(j->w->rows, thread + 1, threads), cols = j->w->cols;
+    int64_t cols = j->w->cols;
     float piece[COLS];
 
-    for (int64_t o = par_begin(j->w->rows, thread, threads); o < end; o++) {
+    (void)thread;
+    for (int64_t o = begin; o < end; o++) {
         for (int r0 = 0; r0 < j->n; r0 += ROWS) {
             int nr = j->n - r0 < ROWS ? j->n - r0 : ROWS;
             double sum[ROWS] = {0};
@@ -68,7 +69,7 @@ static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
 {
     struct job j = {out, x, residual, w, bias, act, n};
 
-    mt_par(mt_par_threads(cpu_of(be), w->rows, w->cols * n), run, &j);
+    mt_par(cpu_of(be), w->rows, w->cols * n, run, &j);
 }
 
 void mt_scalar_linear(struct mt_ops *o)

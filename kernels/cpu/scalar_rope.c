@@ -61,8 +61,8 @@ static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, i
     for (int h = 0; h < kv->s.kv_heads; h++) {
         float scale = 0;
 
-        num_encode(kv_at(kv, layer, block, v, h, slot), &scale, kv->s.type, x + h * kv->s.head_dim,
-                   kv->s.head_dim);
+        num_encode(kv_at(kv, layer, block, v, h, slot), &scale, kv->s.type,
+                   x + (int64_t)h * kv->s.head_dim, kv->s.head_dim);
         if (kv->s.type == MT_INT8)
             memcpy(kv_scale_at(kv, layer, block, v, h, slot), &scale, sizeof(scale));
     }

@@ -48,6 +48,8 @@ static void on_opened(struct feed_session *s, json_t *msg)
     r->t->opened++;
     json_object_set_new(msg, "feed", json_integer(s->index));
     mt_json_set_real(msg, "open_ms", (double)(s->opened_ns - s->opening_ns) / 1e6);
+    feed_note(r, MT_DEBUG, "session %s: number %" PRId64 ", open after %.1f ms", s->name, s->index,
+              (double)(s->opened_ns - s->opening_ns) / 1e6);
     feed_line(r, json_incref(msg));
     if (o->frame_ns > 0 && fabs(s->frame_s * 1e9 - (double)o->frame_ns) > 1000) {
         char text[120];

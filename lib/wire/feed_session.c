@@ -461,15 +461,18 @@ void feed_session_finish(struct feed_session *s)
 
 void feed_session_close(struct feed_session *s, const char *why)
 {
+    bool unopened = s->state == FEED_CONNECTING || s->state == FEED_OPENING;
+
     if (s->state == FEED_CLOSING)
         return;
+    s->state =
+        FEED_CLOSING; /* first: a line that can't be written closes all sessions, this one too */
     if (why) {
         s->run->t->broken++;
         feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
-        if (s->state == FEED_CONNECTING || s->state == FEED_OPENING)
+        if (unopened)
             feed_record_own(s, 0, MT_FAILED, why, NAN);
     }
-    s->state = FEED_CLOSING;
     feed_record_rest(s);
     feed_wake_at(s, INT64_MAX);
     if (mt_wav_close(&s->wav) < 0) {

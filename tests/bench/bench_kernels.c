@@ -63,6 +63,7 @@ static float *noise(size_t n)
     return f;
 }
 
+/* A failure ends the program. */
 static void need(int rc, const char *what)
 {
     if (rc < 0) {
@@ -97,7 +98,7 @@ static double bench_linear(enum mt_cpu_tier tier, int threads, enum mt_dtype typ
 
     need(mt_backend_cpu(&l.be, tier, threads, NULL), "backend");
     if (!w)
-        need(-12, "weights");
+        exit(MT_EXIT_FAILED);
     /* bytes 0x2c..: small numbers in all three types */
     memset(w, 0x2c, (size_t)bytes);
     need(l.be->ops->mat_new(l.be, &l.m, &(struct mt_bytes){w, type, out, in}), "mat");
@@ -152,12 +153,12 @@ static void bench_attention(enum mt_cpu_tier tier, int threads, enum mt_dtype ty
     struct mt_kv_shape shape = {1, KV_HEADS, HEAD_DIM, BLOCK, type};
     int ring = (window + n - 1 + BLOCK - 1) / BLOCK + 1, rows = sessions * n, each = ring + 1;
     struct att a = {.b = {rows, sessions, NULL}};
-    int32_t *blocks = mt_alloc((size_t)(sessions * each), sizeof(*blocks));
+    int32_t *blocks = mt_alloc((size_t)sessions * (size_t)each, sizeof(*blocks));
     float *noisy = noise((size_t)rows * HEADS * HEAD_DIM);
     double s[2];
 
     if (!blocks)
-        need(-12, "blocks");
+        exit(MT_EXIT_FAILED);
     need(mt_backend_cpu(&a.be, tier, threads, NULL), "backend");
     need(a.be->ops->kv_new(a.be, &a.kv, &shape, (int64_t)sessions * each), "kv");
     need(a.be->ops->rows_new(a.be, &a.q, rows, HEADS * HEAD_DIM), "rows");

@@ -563,6 +563,45 @@ static void test_company(void **state)
     company("unbounded", MT_MODE_TURN, 1000, 100);
 }
 
+/* Others stall, since their long answers don't fit any more, while a session with short ones goes on. */
+static void test_stalled_company(void **state)
+{
+    struct world alone, w;
+    struct mt_engine_opts o = options("unbounded", 400);
+    struct mt_session_opts so;
+    const char *why;
+    int beside_stalls = 0;
+
+    (void)state;
+    o.answer_tokens = 60;
+    begin(&alone, o);
+    mt_session_defaults(&so);
+    so.answer_tokens = 4;
+    struct call *ref = dial_opts(&alone, &so, &why);
+    talk(&alone, ref, 5, 4);
+    o.pool_blocks = 107; /* before the last frame: too little for 60 tokens, enough for 4 */
+    begin(&w, o);
+    struct call *mine = dial_opts(&w, &so, &why);
+    for (int i = 0; i < 3; i++)
+        dial(&w);
+    for (int k = 0; k < 4; k++) {
+        int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0;
+        int64_t n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
+        for (int i = 1; i < 4; i++)
+            speak(&w, &w.call[i], i + 20, from, n);
+        settle(&w);
+        speak(&w, mine, 5, from, n);
+        settle(&w);
+        for (int i = 1; i < 4; i++)
+            beside_stalls += w.call[i].n_tokens[k] == 0;
+    }
+    assert_true(beside_stalls > 0);
+    assert_int_equal(mine->by_status[MT_OK], 4);
+    assert_same(ref, mine, 4);
+    end(&alone);
+    end(&w);
+}
+
 static void test_threads(void **state)
 {
     struct world a, b;
@@ -864,6 +903,7 @@ int main(void)
         cmocka_unit_test(test_smaller_window),
         cmocka_unit_test(test_window_before_it_slides),
         cmocka_unit_test(test_company),
+        cmocka_unit_test(test_stalled_company),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_seeds),

@@ -329,29 +329,26 @@ static void test_speed(void **state)
     opts.speed = 4;
     assert_int_equal(run_one(40L * FRAME), 0);
     assert_int_equal(totals.frames[MT_OK], 40);
-    assert_true(lap_ns(&fake.calls[0], 0, 38) >=
-                (int64_t)(38 * FRAME_S / 4 * 1e9) - 20 * MT_NS_PER_MS);
+    assert_true(fake.calls[0].arrived_ns[38] - fake.calls[0].opened_ns >=
+                (int64_t)(39 * FRAME_S / 4 * 1e9) - MT_NS_PER_MS);
     assert_true(totals.run_s < 0.8);
 }
 
-/* The beats of two sessions, apart by a part of a frame. The median of many, since a busy machine moves some. */
+/* Where a call's beat lies: other work on this machine only ever makes a frame later, so the earliest tells. */
+static double beat(const struct fake_call *c)
+{
+    double first = INFINITY;
+
+    for (int k = 0; k < 20; k++)
+        first = fmin(first,
+                     (double)(c->arrived_ns[k] - fake.calls[0].opened_ns) / 1e9 - k * fake.frame_s);
+    return first;
+}
+
+/* The beats of two calls, apart by a part of a frame. */
 static double apart(void)
 {
-    double d[20];
-
-    for (int k = 0; k < 20; k++) {
-        d[k] = fmod((double)(fake.calls[1].arrived_ns[k] - fake.calls[0].arrived_ns[k]) / 1e9 /
-                            fake.frame_s +
-                        10,
-                    1);
-        for (int j = k; j > 0 && d[j] < d[j - 1]; j--) {
-            double swap = d[j];
-
-            d[j] = d[j - 1];
-            d[j - 1] = swap;
-        }
-    }
-    return d[10];
+    return fmod((beat(&fake.calls[1]) - beat(&fake.calls[0])) / fake.frame_s + 10, 1);
 }
 
 static void test_phases(void **state)
@@ -425,7 +422,7 @@ static void test_ramp(void **state)
     opts.phase = MT_PHASE_RANDOM;
     assert_int_equal(run_one(2 * FRAME), 0);
     assert_int_equal(fake.n_calls, 4);
-    assert_true(fake.calls[3].opened_ns - fake.calls[0].opened_ns >= 140 * MT_NS_PER_MS);
+    assert_true(totals.run_s >= 3 / opts.arrivals_per_s + 2 * FRAME_S);
 }
 
 /* ---- what comes back ---- */
@@ -587,15 +584,26 @@ static void test_no_server(void **state)
     mt_reel_close(&reel);
 }
 
+/* Whichever line it is that can't be written. */
 static void test_lost_stdout_stops(void **state)
 {
+    static const enum fake_fault faults[] = {FAKE_NONE, FAKE_REFUSE, FAKE_NO_VERSION, FAKE_VANISH,
+                                             FAKE_SKIP};
+
     (void)state;
-    opts.loop = true;
-    opts.sessions = 3;
-    fail_line_at = 10;
-    assert_int_equal(run_one(5 * FRAME), -ENOSPC);
-    assert_int_equal(n_lines, 10);
-    assert_int_equal(err.code, 0);
+    for (size_t i = 0; i < MT_COUNT(faults); i++) {
+        for (int at = 1; at <= 12; at += i == 1 || i == 2 ? 1 : 3) {
+            begin(NULL);
+            fake.fault = faults[i];
+            fake.from = 2;
+            opts.sessions = i == 1 || i == 2 ? at : 3;
+            fail_line_at = at;
+            assert_int_equal(run_one(5 * FRAME), -ENOSPC);
+            assert_int_equal(n_lines, at);
+            assert_int_equal(err.code, 0);
+            finish(NULL);
+        }
+    }
 }
 
 static void test_interrupt_ends_in_order(void **state)

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static void test_numbers(void **state)
 {
@@ -46,15 +47,15 @@ static void test_int8(void **state)
     float x[33], y[33], scale;
 
     (void)state;
-    for (int round = 0; round < 200; round++) {
+    for (int64_t round = 0; round < 200; round++) {
         float max = 0;
 
-        for (int i = 0; i < 33; i++)
+        for (int64_t i = 0; i < 33; i++)
             max = fmaxf(max, fabsf(x[i] = rnd_float()));
         num_encode(p, &scale, MT_INT8, x, 33);
         num_decode_kv(y, MT_INT8, p, scale, 33);
         assert_true(scale == max / 127);
-        for (int i = 0; i < 33; i++)
+        for (int64_t i = 0; i < 33; i++)
             near(y[i], x[i], scale * 0.50001, "int8", 0, i);
     }
     memset(x, 0, sizeof(x));
@@ -162,7 +163,7 @@ static void test_moves(void **state)
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         struct mt_backend *be = backend(t, 2);
-        float *src = rnd_floats(7 * 19), got[7 * 19];
+        float *src = rnd_floats((size_t)7 * 19), got[7 * 19];
         struct field a = field_new(be, 7, 19, src), b = field_new(be, 5, 19, NULL);
         static const int index[] = {6, 0, 3, 3, 1};
         static const int32_t ids[] = {4, -1, 0, 8, 2};
@@ -171,16 +172,17 @@ static void test_moves(void **state)
         assert_memory_equal(got, src, sizeof(got));
         be->ops->gather(be, b.v, a.v, index, 5);
         be->ops->rows_get(be, got, b.v, 5);
-        for (int i = 0; i < 5; i++)
-            assert_memory_equal(got + i * 19, src + index[i] * 19, 19 * sizeof(float));
+        for (int64_t i = 0; i < 5; i++)
+            assert_memory_equal(got + i * 19, src + (int64_t)index[i] * 19, 19 * sizeof(float));
         for (enum mt_dtype d = MT_F32; d <= MT_BF16; d++) {
             struct weight w = weight_new(be, d, 9, 19);
 
             be->ops->embed(be, b.v, w.m, ids, 5);
             be->ops->rows_get(be, got, b.v, 5);
-            for (int i = 0; i < 5; i++)
+            for (int64_t i = 0; i < 5; i++)
                 assert_memory_equal(got + i * 19,
-                                    ids[i] < 0 ? src + index[i] * 19 : w.f + ids[i] * 19,
+                                    ids[i] < 0 ? src + (int64_t)index[i] * 19
+                                               : w.f + (int64_t)ids[i] * 19,
                                     19 * sizeof(float));
             be->ops->gather(be, b.v, a.v, index, 5);
             weight_free(be, &w);
@@ -192,18 +194,55 @@ static void test_moves(void **state)
     }
 }
 
+struct tally {
+    _Atomic int times[300];
+    _Atomic int bad;
+    int threads;
+};
+
+static void count(void *arg, int thread, int64_t begin, int64_t end)
+{
+    struct tally *t = arg;
+
+    if (thread < 0 || thread >= t->threads || begin >= end)
+        t->bad++;
+    for (int64_t i = begin; i < end; i++)
+        t->times[i]++;
+}
+
+/* Every item once and only during the call, with two backends in turn, threads spinning and asleep. */
+static void test_par(void **state)
+{
+    struct mt_backend *be[2] = {backend(MT_CPU_SCALAR, 3), backend(MT_CPU_SCALAR, 8)};
+
+    (void)state;
+    for (int64_t round = 0; round < 6000; round++) {
+        struct tally t = {.threads = round % 2 ? 8 : 3};
+        int64_t n = rnd_int(0, 300);
+
+        mt_par(cpu_of(be[round % 2]), n, round % 5 ? INT64_MAX : 1, count, &t);
+        for (int64_t i = 0; i < 300; i++)
+            assert_int_equal(t.times[i], i < n);
+        assert_int_equal(t.bad, 0);
+        if (round % 500 == 0)
+            usleep(2000);
+    }
+    be[0]->ops->free(be[0]);
+    be[1]->ops->free(be[1]);
+}
+
 /* Sums of n terms in f32, a square root and three products: n + 16 roundings of the largest value.
  */
-static void norms(struct mt_backend *be, int n, int width, float scale, float shift)
+static void norms(struct mt_backend *be, int64_t n, int64_t width, float scale, float shift)
 {
     float *x = rnd_floats((size_t)(n * width)), *y = malloc((size_t)(n * width) * sizeof(float));
     struct weight w = weight_new(be, MT_BF16, 1, width), b = weight_new(be, MT_F32, 1, width);
     struct field in, out = field_new(be, n, width, NULL);
 
-    for (int i = 0; i < n * width; i++)
+    for (int64_t i = 0; i < n * width; i++)
         x[i] = x[i] * scale + shift;
     in = field_new(be, n, width, x);
-    for (int kind = 0; kind < 4; kind++) { /* RMS, layer; apart, then in place */
+    for (int64_t kind = 0; kind < 4; kind++) { /* RMS, layer; apart, then in place */
         bool rms = kind % 2 == 0;
         struct mt_rows dst = kind < 2 ? out.v : in.v;
 
@@ -213,24 +252,24 @@ static void norms(struct mt_backend *be, int n, int width, float scale, float sh
         else
             be->ops->layer_norm(be, dst, in.v, w.m, b.m, 1e-5f, n);
         be->ops->rows_get(be, y, dst, n);
-        for (int r = 0; r < n; r++) {
+        for (int64_t r = 0; r < n; r++) {
             const float *a = x + r * width;
             double mean = 0, sq = 0, abs_mean = 0;
 
-            for (int i = 0; i < width && !rms; i++)
+            for (int64_t i = 0; i < width && !rms; i++)
                 mean += a[i];
             mean /= width;
-            for (int i = 0; i < width; i++) {
+            for (int64_t i = 0; i < width; i++) {
                 sq += (a[i] - mean) * (a[i] - mean);
-                abs_mean += fabs(a[i]) / width;
+                abs_mean += fabsf(a[i]) / (double)width;
             }
             sq = 1 / sqrt(sq / width + (rms ? 1e-6 : 1e-5));
-            for (int i = 0; i < width; i++) {
+            for (int64_t i = 0; i < width; i++) {
                 double want = (a[i] - mean) * sq * w.f[i] + (rms ? 0 : b.f[i]);
-                double tol = (width + 16) * EPS * (fabs(want) + fabs(w.f[i]) + fabs(b.f[i]));
+                double tol = (width + 16) * EPS * (fabs(want) + fabsf(w.f[i]) + fabsf(b.f[i]));
 
                 if (!rms) /* the mean's own error */
-                    tol += (width + 2) * EPS * abs_mean * sq * fabs(w.f[i]);
+                    tol += (width + 2) * EPS * abs_mean * sq * fabsf(w.f[i]);
                 near(y[r * width + i], want, tol, rms ? "rms" : "layer", r, i);
             }
         }
@@ -265,19 +304,19 @@ static void test_gated(void **state)
         struct mt_backend *be = backend(t, 2);
 
         for (unsigned s = 0; s < MT_COUNT(odd_sizes); s++) {
-            int width = odd_sizes[s], n = rnd_int(1, 5);
+            int64_t width = odd_sizes[s], n = rnd_int(1, 5);
             float *g = rnd_floats((size_t)(n * width)), *u = rnd_floats((size_t)(n * width));
             float *y = malloc((size_t)(n * width) * sizeof(float));
             struct field gate, up, out = field_new(be, n, width, NULL);
 
-            for (int i = 0; i < n * width; i++)
+            for (int64_t i = 0; i < n * width; i++)
                 g[i] *= rnd_int(0, 3) ? 3.0f : 60.0f;
             gate = field_new(be, n, width, g);
             up = field_new(be, n, width, u);
             be->ops->gated(be, out.v, gate.v, up.v, n);
             be->ops->gated(be, gate.v, gate.v, up.v, n);
             be->ops->rows_get(be, y, out.v, n);
-            for (int i = 0; i < n * width; i++) {
+            for (int64_t i = 0; i < n * width; i++) {
                 double want = g[i] / (1 + exp(-(double)g[i])) * u[i];
 
                 /* exp within 2 ulp, three more roundings; below 1e-37 a tier may give 0 */
@@ -297,17 +336,17 @@ static void test_gated(void **state)
 }
 
 /* Convolution as its definition says: no unfolding, padding skipped. */
-static void conv(struct mt_backend *be, int in, int out, int kernel, int stride, int pad,
+static void conv(struct mt_backend *be, int64_t in, int64_t out, int kernel, int stride, int pad,
                  enum mt_dtype type)
 {
     struct mt_span spans[3];
-    int n_spans = rnd_int(1, 3), rows = 0, out_rows = 0, at = 0;
-    struct weight w = weight_new(be, type, out, (int64_t)in * kernel),
-                  b = weight_new(be, MT_F32, 1, out);
+    int n_spans = rnd_int(1, 3), rows = 0;
+    int64_t out_rows = 0, at = 0;
+    struct weight w = weight_new(be, type, out, in * kernel), b = weight_new(be, MT_F32, 1, out);
     struct field x, y, scratch;
     float *src, *got;
 
-    for (int s = 0; s < n_spans; s++) {
+    for (int64_t s = 0; s < n_spans; s++) {
         rows += rnd_int(0, 2); /* rows between spans belong to nobody */
         spans[s] = (struct mt_span){rows, rnd_int(kernel, 40)};
         rows += spans[s].n;
@@ -321,15 +360,15 @@ static void conv(struct mt_backend *be, int in, int out, int kernel, int stride,
     be->ops->conv1d(be, y.v, x.v, w.m, b.m, kernel, stride, pad, MT_ACT_RELU, spans, n_spans,
                     scratch.v);
     be->ops->rows_get(be, got, y.v, out_rows);
-    for (int s = 0; s < n_spans; s++) {
-        for (int t = 0; t < (spans[s].n + 2 * pad - kernel) / stride + 1; t++, at++) {
-            for (int o = 0; o < out; o++) {
-                double sum = b.f[o], abs = fabs(b.f[o]);
+    for (int64_t s = 0; s < n_spans; s++) {
+        for (int64_t t = 0; t < (spans[s].n + 2 * pad - kernel) / stride + 1; t++, at++) {
+            for (int64_t o = 0; o < out; o++) {
+                double sum = b.f[o], abs = fabsf(b.f[o]);
 
-                for (int k = 0; k < kernel; k++) {
-                    int time = t * stride + k - pad;
+                for (int64_t k = 0; k < kernel; k++) {
+                    int64_t time = t * stride + k - pad;
 
-                    for (int c = 0; c < in && time >= 0 && time < spans[s].n; c++) {
+                    for (int64_t c = 0; c < in && time >= 0 && time < spans[s].n; c++) {
                         double p = (double)src[(spans[s].row + time) * in + c] *
                                    w.f[(o * in + c) * kernel + k];
 
@@ -372,23 +411,23 @@ static void test_positions_and_means(void **state)
     static const struct mt_span spans[] = {{1, 7}, {8, 3}, {12, 4}};
     struct mt_backend *be = backend(tier_max(), 1);
     struct weight table = weight_new(be, MT_F16, 9, 300);
-    float *src = rnd_floats(16 * 300), *got = malloc(16 * 300 * sizeof(float));
+    float *src = rnd_floats((size_t)16 * 300), *got = malloc(sizeof(float) * 16 * 300);
     struct field x = field_new(be, 16, 300, src), m = field_new(be, 6, 300, NULL);
-    int at = 0;
+    int64_t at = 0;
 
     (void)state;
     be->ops->add_positions(be, x.v, table.m, spans, 3);
     be->ops->rows_get(be, got, x.v, 16);
     for (unsigned s = 0; s < 3; s++)
-        for (int r = 0; r < spans[s].n; r++)
-            for (int c = 0; c < 300; c++)
+        for (int64_t r = 0; r < spans[s].n; r++)
+            for (int64_t c = 0; c < 300; c++)
                 src[(spans[s].row + r) * 300 + c] += table.f[r * 300 + c];
-    assert_memory_equal(got, src, 16 * 300 * sizeof(float));
+    assert_memory_equal(got, src, sizeof(float) * 16 * 300);
     be->ops->mean_rows(be, m.v, x.v, 2, spans, 3);
     be->ops->rows_get(be, got, m.v, 6);
     for (unsigned s = 0; s < 3; s++)
-        for (int g = 0; g < spans[s].n / 2; g++, at++)
-            for (int c = 0; c < 300; c++) {
+        for (int64_t g = 0; g < spans[s].n / 2; g++, at++)
+            for (int64_t c = 0; c < 300; c++) {
                 const float *a = src + (spans[s].row + 2 * g) * 300 + c;
 
                 near(got[at * 300 + c], ((double)a[0] + a[300]) / 2,
@@ -406,11 +445,17 @@ static void test_positions_and_means(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_tier_names), cmocka_unit_test(test_open_errors),
-        cmocka_unit_test(test_objects),    cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_norms),      cmocka_unit_test(test_gated),
-        cmocka_unit_test(test_conv1d),     cmocka_unit_test(test_positions_and_means),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_tier_names),
+        cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_par),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_gated),
+        cmocka_unit_test(test_conv1d),
+        cmocka_unit_test(test_positions_and_means),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

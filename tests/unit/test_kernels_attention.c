@@ -10,7 +10,8 @@
 
 /* One session: everything it will hear, and where its tokens lie. */
 struct session {
-    int tokens, sinks, ring_blocks, done;
+    int64_t tokens, done;
+    int sinks, ring_blocks;
     int64_t window;
     bool absolute;
     int32_t *blocks;
@@ -20,21 +21,23 @@ struct session {
 };
 
 struct world {
-    int heads, kv_heads, hd, p, layers, layer;
+    int64_t heads, kv_heads, hd;
+    int p, layers, layer;
     double base;
     enum mt_dtype type;
     int32_t *ids; /* a random order of the pool's blocks */
     int n_ids, used;
 };
 
-static struct world world_new(int heads, int kv_heads, int hd, int p, enum mt_dtype type)
+static struct world world_new(int64_t heads, int64_t kv_heads, int64_t hd, int p,
+                              enum mt_dtype type)
 {
     struct world w = {heads, kv_heads, hd,  p, rnd_int(1, 3), 0, rnd_int(0, 1) ? 1e6 : 1e4,
                       type,  NULL,     900, 0};
 
     w.layer = rnd_int(0, w.layers - 1);
-    w.ids = malloc((size_t)w.n_ids * sizeof(*w.ids));
-    for (int i = 0; i < w.n_ids; i++) {
+    w.ids = calloc((size_t)w.n_ids, sizeof(*w.ids));
+    for (int64_t i = 0; i < w.n_ids; i++) {
         int j = rnd_int(0, i);
 
         w.ids[i] = w.ids[j];
@@ -80,9 +83,9 @@ static void session_free(struct session *s)
     free(s->tol);
 }
 
-static void turn(double *dst, const float *src, double base, double pos, int hd)
+static void turn(double *dst, const float *src, double base, double pos, int64_t hd)
 {
-    for (int i = 0; i < hd / 2; i++) {
+    for (int64_t i = 0; i < hd / 2; i++) {
         double angle = pos / pow(base, 2.0 * i / hd), c = cos(angle), s = sin(angle);
         double a = src[i], b = src[i + hd / 2];
 
@@ -92,7 +95,7 @@ static void turn(double *dst, const float *src, double base, double pos, int hd)
 }
 
 /* What the cache gives back for x: rounded to its type. */
-static void stored(float *x, enum mt_dtype type, int n)
+static void stored(float *x, enum mt_dtype type, int64_t n)
 {
     char bytes[4 * 512];
     float scale = 0;
@@ -110,29 +113,31 @@ static void stored(float *x, enum mt_dtype type, int n)
  */
 static void reference(struct world *w, struct session *s)
 {
-    int hd = w->hd, width = w->heads * hd, kw = w->kv_heads * hd;
+    int64_t hd = w->hd, width = w->heads * hd, kw = w->kv_heads * hd;
     double step = w->type == MT_F32 ? 0 : w->type == MT_F16 ? 0x1p-11 : 0x1p-8;
     float *kc =
         malloc((size_t)(s->tokens * kw) * sizeof(float)); /* as cached: turned at its index */
-    float *vc = malloc((size_t)(s->tokens * kw) * sizeof(float));
-    double *score = malloc((size_t)s->tokens * sizeof(double)), q[512], k[512];
+    float *vc = calloc((size_t)(s->tokens * kw), sizeof(float));
+    double *score = calloc((size_t)s->tokens, sizeof(double)), q[512] = {0}, k[512] = {0};
 
-    for (int t = 0; t < s->tokens * w->kv_heads; t++) {
-        turn(k, s->k + t * hd, w->base, t / w->kv_heads, hd);
-        for (int d = 0; d < hd; d++)
+    for (int64_t t = 0; t < s->tokens * w->kv_heads; t++) {
+        int64_t row = t / w->kv_heads;
+
+        turn(k, s->k + t * hd, w->base, (double)row, hd);
+        for (int64_t d = 0; d < hd; d++)
             kc[t * hd + d] = (float)k[d];
         memcpy(vc + t * hd, s->v + t * hd, (size_t)hd * sizeof(float));
         stored(kc + t * hd, w->type, hd);
         stored(vc + t * hd, w->type, hd);
     }
-    for (int i = 0; i < s->tokens; i++) {
-        for (int h = 0; h < w->heads; h++) {
-            int g = h / (w->heads / w->kv_heads);
+    for (int64_t i = 0; i < s->tokens; i++) {
+        for (int64_t h = 0; h < w->heads; h++) {
+            int64_t g = h / (w->heads / w->kv_heads);
             double max = -INFINITY, sum = 0, slack = 0, big = 0;
             float *want = s->want + i * width + h * hd;
 
             turn(q, s->q + i * width + h * hd, w->base, i, hd);
-            for (int j = 0; j <= i; j++) {
+            for (int64_t j = 0; j <= i; j++) {
                 double abs = 0, dot = 0, shift = 0, top = 0;
 
                 if (j >= s->sinks && i - j >= s->window) {
@@ -142,21 +147,21 @@ static void reference(struct world *w, struct session *s)
                 if (j < s->sinks && !s->absolute && i >= s->window + s->sinks)
                     shift = (double)(i - s->window + 1 - s->sinks);
                 turn(k, kc + j * kw + g * hd, w->base, shift, hd);
-                for (int d = 0; d < hd; d++) {
+                for (int64_t d = 0; d < hd; d++) {
                     dot += q[d] * k[d];
                     abs += fabs(q[d]) * fabs(k[d]);
                     top = fmax(top, fabs(q[d] * k[d]));
-                    big = fmax(big, fabs(vc[j * kw + g * hd + d]));
+                    big = fmax(big, fabsf(vc[j * kw + g * hd + d]));
                 }
                 score[j] = dot / sqrt(hd);
                 slack = fmax(slack, ((hd + 16) * EPS * abs * 1.5 + step * top) / sqrt(hd));
                 max = fmax(max, score[j]);
             }
-            for (int d = 0; d < hd; d++) {
+            for (int64_t d = 0; d < hd; d++) {
                 double acc = 0;
 
                 sum = 0;
-                for (int j = 0; j <= i; j++) {
+                for (int64_t j = 0; j <= i; j++) {
                     double p = score[j] == -INFINITY ? 0 : exp(score[j] - max);
 
                     sum += p;
@@ -186,19 +191,20 @@ static struct mt_kv *pool_new(struct mt_backend *be, const struct world *w)
 static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w, struct session **s,
                  const int *next, int n)
 {
-    int width = w->heads * w->hd, kw = w->kv_heads * w->hd, rows = 0, lead = rnd_int(0, 2);
+    int64_t width = w->heads * w->hd, kw = w->kv_heads * w->hd;
+    int rows = 0, lead = rnd_int(0, 2);
     struct mt_run runs[8];
     struct mt_batch b = {.runs = runs};
     struct field q, qs, k, v, out;
 
-    for (int i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         rows += next[i];
     q = field_new(be, rows + lead, width, NULL);
     qs = field_new(be, rows + lead, width, NULL);
     k = field_new(be, rows + lead, kw, NULL);
     v = field_new(be, rows + lead, kw, NULL);
     out = field_new(be, rows + lead, width, NULL);
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (!next[i])
             continue;
         runs[b.n_runs++] = (struct mt_run){
@@ -214,7 +220,7 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
     be->ops->rope_append(be, kv, w->layer, w->base, &b, q.v, qs.v, k.v, v.v);
     be->ops->attention(be, kv, w->layer, &b, out.v, q.v, qs.v);
     rows = 0;
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         be->ops->rows_get(be, s[i]->out + s[i]->done * width, mt_rows_from(out.v, rows), next[i]);
         rows += next[i];
         s[i]->done += next[i];
@@ -228,37 +234,39 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
 
 static void check(const struct world *w, const struct session *s)
 {
-    int width = w->heads * w->hd;
+    int64_t width = w->heads * w->hd;
 
-    for (int i = 0; i < s->tokens * width; i++)
+    for (int64_t i = 0; i < s->tokens * width; i++)
         near(s->out[i], s->want[i], s->tol[i], "attention", i / width, i % width);
 }
 
-static void one_world(int heads, int kv_heads, int hd, int p, enum mt_dtype type, int tokens)
+static void one_world(int64_t heads, int64_t kv_heads, int64_t hd, int p, enum mt_dtype type,
+                      int tokens)
 {
     struct world w = world_new(heads, kv_heads, hd, p, type);
     struct session s[4], *ps[4] = {&s[0], &s[1], &s[2], &s[3]};
-    int chunk = rnd_int(1, 2 * p + 20), width = heads * hd;
+    int chunk = rnd_int(1, 2 * p + 20);
+    int64_t width = heads * hd;
     float *keep[4];
 
     s[0] = session_new(&w, tokens, rnd_int(1, 2 * p + 1), rnd_int(1, 40), chunk, false);
     s[1] = session_new(&w, tokens, rnd_int(1, p), rnd_int(1, 60), chunk, true);
     s[2] = session_new(&w, tokens / 2 + 1, 0, INT64_MAX, chunk, false);
     s[3] = session_new(&w, tokens, 0, rnd_int(1, 30), chunk, false);
-    for (int i = 0; i < 4; i++) {
+    for (int64_t i = 0; i < 4; i++) {
         reference(&w, &s[i]);
         keep[i] = malloc((size_t)(s[i].tokens * width) * sizeof(float));
     }
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         /* round 0: row by row, alone, one thread: the definition of the bits */
-        for (int round = 0; round < 4; round++) {
+        for (int64_t round = 0; round < 4; round++) {
             struct mt_backend *be = backend(t, round ? round : 1);
             struct mt_kv *kv = pool_new(be, &w);
             bool more = true;
 
-            for (int i = 0; i < 4; i++)
+            for (int64_t i = 0; i < 4; i++)
                 s[i].done = 0;
-            for (int i = 0; i < 4 && !round; i++) {
+            for (int64_t i = 0; i < 4 && !round; i++) {
                 static const int one = 1;
                 struct session *p1 = &s[i];
 
@@ -269,8 +277,8 @@ static void one_world(int heads, int kv_heads, int hd, int p, enum mt_dtype type
                 int next[4];
 
                 more = false;
-                for (int i = 0; i < 4; i++) {
-                    int left = s[i].tokens - s[i].done;
+                for (int64_t i = 0; i < 4; i++) {
+                    int left = (int)(s[i].tokens - s[i].done);
 
                     next[i] = left ? rnd_int(0, left < chunk ? left : chunk) : 0;
                     more = more || left > next[i];
@@ -278,7 +286,7 @@ static void one_world(int heads, int kv_heads, int hd, int p, enum mt_dtype type
                 if (next[0] + next[1] + next[2] + next[3])
                     step(be, kv, &w, ps, next, 4);
             }
-            for (int i = 0; i < 4; i++) {
+            for (int64_t i = 0; i < 4; i++) {
                 size_t bytes = (size_t)(s[i].tokens * width) * sizeof(float);
 
                 if (!round) {
@@ -292,7 +300,7 @@ static void one_world(int heads, int kv_heads, int hd, int p, enum mt_dtype type
             be->ops->free(be);
         }
     }
-    for (int i = 0; i < 4; i++) {
+    for (int64_t i = 0; i < 4; i++) {
         free(keep[i]);
         session_free(&s[i]);
     }
@@ -304,8 +312,8 @@ static void test_attention(void **state)
     static const int blocks[] = {1, 3, 8, 16, 16, 20, 33};
 
     (void)state;
-    for (int i = 0; i < 24; i++) {
-        int group = rnd_int(1, 8), kv_heads = rnd_int(1, 3), hd = 2 * rnd_int(1, 40);
+    for (int64_t i = 0; i < 24; i++) {
+        int64_t group = rnd_int(1, 8), kv_heads = rnd_int(1, 3), hd = 2 * (int64_t)rnd_int(1, 40);
 
         if (i % 4 == 0)
             hd = i % 8 ? 64 : 128;
@@ -324,7 +332,7 @@ static void test_far_index(void **state)
     struct mt_kv_shape shape = {1, 1, HD, 16, MT_F32};
     int32_t blocks[6] = {3, 1, 5, 0, 2, 4};
     const int64_t start = 10000019;
-    float *raw = rnd_floats(3 * N * HD), got[HD];
+    float *raw = rnd_floats((size_t)3 * N * HD), got[HD];
 
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
@@ -334,32 +342,32 @@ static void test_far_index(void **state)
         struct mt_kv *kv;
 
         assert_int_equal(be->ops->kv_new(be, &kv, &shape, 6), 0);
-        for (int i = 0; i < N; i++) {
+        for (int64_t i = 0; i < N; i++) {
             struct mt_run run = {0, 1, start + i, {blocks, 0, 6, W, false}};
             struct mt_batch b = {1, 1, &run};
             double dq[HD], dk[HD], sum = 0, acc[HD] = {0};
 
             be->ops->rows_put(be, q.v, raw + i * HD, 1);
             be->ops->rows_put(be, k.v, raw + (N + i) * HD, 1);
-            be->ops->rows_put(be, v.v, raw + (2 * N + i) * HD, 1);
+            be->ops->rows_put(be, v.v, raw + (2L * N + i) * HD, 1);
             be->ops->rope_append(be, kv, 0, 1e6, &b, q.v, MT_NO_ROWS, k.v, v.v);
             be->ops->attention(be, kv, 0, &b, out.v, q.v, MT_NO_ROWS);
             if (i < W)
                 continue;
             be->ops->rows_get(be, got, out.v, 1);
             turn(dq, raw + i * HD, 1e6, i, HD); /* only the distance counts */
-            for (int j = i - W + 1; j <= i; j++) {
+            for (int64_t j = i + 1 - W; j <= i; j++) {
                 double dot = 0;
 
                 turn(dk, raw + (N + j) * HD, 1e6, j, HD);
-                for (int d = 0; d < HD; d++)
+                for (int64_t d = 0; d < HD; d++)
                     dot += dq[d] * dk[d];
                 dot = exp(dot / 8);
                 sum += dot;
-                for (int d = 0; d < HD; d++)
-                    acc[d] += dot * raw[(2 * N + j) * HD + d];
+                for (int64_t d = 0; d < HD; d++)
+                    acc[d] += dot * raw[(2L * N + j) * HD + d];
             }
-            for (int d = 0; d < HD; d++)
+            for (int64_t d = 0; d < HD; d++)
                 near(got[d], acc[d] / sum, 1e-5, "far", i, d);
         }
         be->ops->kv_free(be, kv);
@@ -386,7 +394,7 @@ static void test_same_cache(void **state)
             struct mt_kv *kv = pool_new(be, &w);
 
             for (s.done = 0; s.done < s.tokens;) {
-                int next = s.tokens - s.done < 11 ? s.tokens - s.done : 11;
+                int next = s.tokens - s.done < 11 ? (int)(s.tokens - s.done) : 11;
 
                 step(be, kv, &w, &ps, &next, 1);
             }
@@ -403,49 +411,49 @@ static void test_same_cache(void **state)
     }
 }
 
-static void spans(enum mt_cpu_tier t, int heads, int hd, int n_spans, int longest)
+static void spans(enum mt_cpu_tier t, int64_t heads, int64_t hd, int n_spans, int longest)
 {
     struct mt_span span[5];
-    int rows = 0, width = heads * hd;
+    int64_t rows = 0, width = heads * hd;
     float *src[3], *out, *other;
 
-    for (int s = 0; s < n_spans; s++) {
+    for (int64_t s = 0; s < n_spans; s++) {
         rows += rnd_int(0, 2);
-        span[s] = (struct mt_span){rows, rnd_int(1, longest)};
+        span[s] = (struct mt_span){(int)rows, rnd_int(1, longest)};
         rows += span[s].n;
     }
-    for (int i = 0; i < 3; i++)
+    for (int64_t i = 0; i < 3; i++)
         src[i] = rnd_floats((size_t)(rows * width));
-    out = calloc((size_t)(rows * width), sizeof(float));
-    other = calloc((size_t)(rows * width), sizeof(float));
-    for (int threads = 1; threads <= 3; threads++) {
+    out = calloc((size_t)(rows * width) + 1, sizeof(float));
+    other = calloc((size_t)(rows * width) + 1, sizeof(float));
+    for (int64_t threads = 1; threads <= 3; threads++) {
         struct mt_backend *be = backend(t, threads);
         struct field f[3], o = field_new(be, rows, width, NULL);
 
-        for (int i = 0; i < 3; i++)
+        for (int64_t i = 0; i < 3; i++)
             f[i] = field_new(be, rows, width, src[i]);
         if (threads == 1) /* alone; then all together */
-            for (int s = 0; s < n_spans; s++)
+            for (int64_t s = 0; s < n_spans; s++)
                 be->ops->span_attention(be, o.v, f[0].v, f[1].v, f[2].v, heads, &span[s], 1);
         else
             be->ops->span_attention(be, o.v, f[0].v, f[1].v, f[2].v, heads, span, n_spans);
         be->ops->rows_get(be, threads == 1 ? out : other, o.v, rows);
         if (threads > 1)
             assert_memory_equal(out, other, (size_t)(rows * width) * sizeof(float));
-        for (int i = 0; i < 3; i++)
+        for (int64_t i = 0; i < 3; i++)
             field_free(be, &f[i]);
         field_free(be, &o);
         be->ops->free(be);
     }
-    for (int s = 0; s < n_spans; s++) {
-        for (int i = span[s].row; i < span[s].row + span[s].n; i++) {
-            for (int h = 0; h < heads; h++) {
+    for (int64_t s = 0; s < n_spans; s++) {
+        for (int64_t i = span[s].row; i < span[s].row + span[s].n; i++) {
+            for (int64_t h = 0; h < heads; h++) {
                 double sum = 0, acc[512] = {0}, slack = 0, big = 0;
 
-                for (int j = span[s].row; j < span[s].row + span[s].n; j++) {
+                for (int64_t j = span[s].row; j < span[s].row + span[s].n; j++) {
                     double dot = 0, abs = 0, p;
 
-                    for (int d = 0; d < hd; d++) {
+                    for (int64_t d = 0; d < hd; d++) {
                         double term =
                             (double)src[0][i * width + h * hd + d] * src[1][j * width + h * hd + d];
 
@@ -456,16 +464,16 @@ static void spans(enum mt_cpu_tier t, int heads, int hd, int n_spans, int longes
                     slack = fmax(slack, (hd + 8) * EPS * abs / sqrt(hd));
                     p = exp(dot / sqrt(hd));
                     sum += p;
-                    for (int d = 0; d < hd; d++)
+                    for (int64_t d = 0; d < hd; d++)
                         acc[d] += p * src[2][j * width + h * hd + d];
                 }
-                for (int d = 0; d < hd; d++)
+                for (int64_t d = 0; d < hd; d++)
                     near(out[i * width + h * hd + d], acc[d] / sum,
                          big * (2 * slack + (span[s].n + 24) * EPS), "span", i, h * hd + d);
             }
         }
     }
-    for (int i = 0; i < 3; i++)
+    for (int64_t i = 0; i < 3; i++)
         free(src[i]);
     free(out);
     free(other);
@@ -475,7 +483,7 @@ static void test_spans(void **state)
 {
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
-        for (int i = 0; i < 12; i++)
+        for (int64_t i = 0; i < 12; i++)
             spans(t, rnd_int(1, 4), i % 3 ? rnd_int(1, 80) : 64, rnd_int(1, 5), i % 2 ? 70 : 20);
         spans(t, 1, 257, 2, 20);
         spans(t, 2, 64, 1, 1);

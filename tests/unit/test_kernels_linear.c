@@ -24,7 +24,7 @@ static double act_of(enum mt_act act, double v)
  * 1.13, its own error a few units of the argument (1 + erf cancels to units of 1), as the
  * residual's sum.
  */
-static void check(struct mt_backend *be, enum mt_dtype type, int in, int out, int n,
+static void check(struct mt_backend *be, enum mt_dtype type, int64_t in, int64_t out, int n,
                   enum mt_act act, bool bias, int residual)
 {
     struct weight w = weight_new(be, type, out, in), b = weight_new(be, MT_F16, 1, out);
@@ -39,11 +39,11 @@ static void check(struct mt_backend *be, enum mt_dtype type, int in, int out, in
                                     : fy.v,
                     n);
     be->ops->rows_get(be, y, fy.v, n);
-    for (int r = 0; r < n; r++) {
-        for (int o = 0; o < out; o++) {
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t o = 0; o < out; o++) {
             double sum = bias ? b.f[o] : 0, abs = fabs(sum), v;
 
-            for (int k = 0; k < in; k++) {
+            for (int64_t k = 0; k < in; k++) {
                 double p = (double)x[r * in + k] * w.f[o * in + k];
 
                 sum += p;
@@ -85,7 +85,7 @@ static void test_shapes(void **state)
 }
 
 /* Rows one at a time on one thread are the definition; any other cut must give the same bits. */
-static void same_bits(enum mt_cpu_tier tier, enum mt_dtype type, int in, int out)
+static void same_bits(enum mt_cpu_tier tier, enum mt_dtype type, int64_t in, int64_t out)
 {
     enum { N = 150 };
     float *x = rnd_floats((size_t)(N * in)), *one = malloc((size_t)(N * out) * sizeof(float));
@@ -93,14 +93,14 @@ static void same_bits(enum mt_cpu_tier tier, enum mt_dtype type, int in, int out
     void *own;
     struct mt_bytes wb = bytes_new(w, type, out, in, &own);
 
-    for (int threads = 1; threads <= 3; threads++) {
+    for (int64_t threads = 1; threads <= 3; threads++) {
         struct mt_backend *be = backend(tier, threads);
         struct field fx = field_new(be, N, in, x), fy = field_new(be, N, out, NULL);
         struct mt_mat *m;
 
         assert_int_equal(be->ops->mat_new(be, &m, &wb), 0);
-        for (int round = 0; round < 5; round++) {
-            for (int r = 0, n; r < N; r += n) {
+        for (int64_t round = 0; round < 5; round++) {
+            for (int64_t r = 0, n; r < N; r += n) {
                 n = threads == 1 && round == 0 ? 1
                     : round == 1               ? N
                                                : rnd_int(1, round == 2 ? 9 : N - r);
@@ -141,7 +141,7 @@ static void test_bits(void **state)
 static void test_bits_columns(void **state)
 {
     enum { IN = 530, OUT = 61, N = 7 };
-    float *x = rnd_floats(N * IN), *w = rnd_floats(OUT * IN), whole[N * OUT], part;
+    float *x = rnd_floats((size_t)N * IN), *w = rnd_floats((size_t)OUT * IN), whole[N * OUT], part;
 
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
@@ -154,7 +154,7 @@ static void test_bits_columns(void **state)
         be->ops->linear(be, fy.v, fx.v, m, NULL, MT_ACT_SILU, MT_NO_ROWS, N);
         be->ops->rows_get(be, whole, fy.v, N);
         be->ops->mat_free(be, m);
-        for (int o = 0; o < OUT; o++) {
+        for (int64_t o = 0; o < OUT; o++) {
             b = (struct mt_bytes){w + o * IN, MT_F32, 1, IN};
             assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
             be->ops->linear(be, mt_rows_cols(fy.v, o, 1), mt_rows_from(fx.v, o % N), m, NULL,
@@ -175,13 +175,13 @@ static void test_bits_columns(void **state)
 static void test_exact_integers(void **state)
 {
     enum { IN = 1031, OUT = 29, N = 11 };
-    float *x = malloc(N * IN * sizeof(float)), *w = malloc(OUT * IN * sizeof(float));
+    float *x = malloc(sizeof(float) * N * IN), *w = malloc(sizeof(float) * OUT * IN);
     float want[N * OUT], got[N * OUT];
 
     (void)state;
-    for (int i = 0; i < N * IN; i++)
+    for (int64_t i = 0; i < (int64_t)N * IN; i++)
         x[i] = (float)rnd_int(-16, 16);
-    for (int i = 0; i < OUT * IN; i++)
+    for (int64_t i = 0; i < (int64_t)OUT * IN; i++)
         w[i] = (float)rnd_int(-8, 8);
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         struct mt_backend *be = backend(t, 2);
@@ -220,7 +220,7 @@ static void test_activations(void **state)
     struct mt_bytes b = {&one, MT_F32, 1, 1};
 
     (void)state;
-    for (int i = 0; i < N; i++)
+    for (int64_t i = 0; i < N; i++)
         x[i] = i < (int)MT_COUNT(odd) ? odd[i] : rnd_float() * (float)rnd_int(1, 12);
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         struct mt_backend *be = backend(t, 1);
@@ -232,7 +232,7 @@ static void test_activations(void **state)
         for (enum mt_act a = MT_ACT_NONE; a <= MT_ACT_SILU; a++) {
             be->ops->linear(be, fy.v, fx.v, m, NULL, a, MT_NO_ROWS, N);
             be->ops->rows_get(be, y, fy.v, N);
-            for (int i = 0; i < N; i++) {
+            for (int64_t i = 0; i < N; i++) {
                 double want = act_of(a, x[i]);
                 double slack = a == MT_ACT_GELU && fabsf(x[i]) < 10
                                    ? fabsf(x[i])

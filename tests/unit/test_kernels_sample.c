@@ -83,17 +83,17 @@ static void frequencies(const float *l, int n, struct mt_sample p, const double 
     double chi = 0;
 
     assert_int_equal(be->ops->rows_new(be, &r, 100, n), 0);
-    for (int d = 0; d < N; d += 100) {
-        for (int i = 0; i < 100; i++) {
+    for (int64_t d = 0; d < N; d += 100) {
+        for (int64_t i = 0; i < 100; i++) {
             be->ops->rows_put(be, mt_rows_from(r, i), l, 1);
             params[i] = p;
-            params[i].draw = (uint64_t)(d + i);
+            params[i].draw = (uint64_t)d + (uint64_t)i;
         }
         be->ops->sample(be, r, params, ids, 100);
-        for (int i = 0; i < 100; i++)
+        for (int64_t i = 0; i < 100; i++)
             count[ids[i]]++;
     }
-    for (int i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (want[i] == 0) {
             assert_int_equal(count[i], 0);
             continue;
@@ -115,22 +115,22 @@ static void test_distribution(void **state)
     double want[N], sum;
 
     (void)state;
-    for (int i = 0; i < N; i++)
+    for (int64_t i = 0; i < N; i++)
         l[i] = rnd_float();
-    for (int kind = 0; kind < 4; kind++) {
+    for (int64_t kind = 0; kind < 4; kind++) {
         struct mt_sample p = {kind == 1 ? 0.6f : 1.3f, kind == 2 ? 7 : 0, kind == 3 ? 0.8f : 1, 42,
                               0};
         bool out[N] = {false};
 
         sum = 0;
-        for (int i = 0; i < N; i++)
-            sum += want[i] = exp(l[i] / p.temperature);
+        for (int64_t i = 0; i < N; i++)
+            sum += want[i] = exp((double)l[i] / p.temperature);
         /* take the least likely away until the cut is met */
-        for (int left = N, go = kind >= 2; go;) {
+        for (int64_t left = N, go = kind >= 2; go;) {
             int least = -1;
             double kept = 0;
 
-            for (int i = 0; i < N; i++) {
+            for (int64_t i = 0; i < N; i++) {
                 if (!out[i] && (least < 0 || l[i] < l[least]))
                     least = i;
                 kept += out[i] ? 0 : want[i];
@@ -142,9 +142,9 @@ static void test_distribution(void **state)
             }
         }
         sum = 0;
-        for (int i = 0; i < N; i++)
+        for (int64_t i = 0; i < N; i++)
             sum += want[i] = out[i] ? 0 : want[i];
-        for (int i = 0; i < N; i++)
+        for (int64_t i = 0; i < N; i++)
             want[i] /= sum;
         frequencies(l, N, p, want);
     }
@@ -155,19 +155,19 @@ static void test_distribution(void **state)
 static void test_decided_by_seed(void **state)
 {
     enum { V = 3000, N = 24 };
-    float *l = rnd_floats(V * N);
+    float *l = rnd_floats((size_t)V * N);
     struct mt_sample p[N];
     int32_t alone[N], ids[N], again[N];
     int differ = 0;
 
     (void)state;
-    for (int i = 0; i < N; i++)
+    for (int64_t i = 0; i < N; i++)
         p[i] = (struct mt_sample){0.9f, i % 3 ? 0 : 50, i % 2 ? 0.9f : 1, rnd(), rnd()};
-    for (int threads = 1; threads <= 3; threads++) {
+    for (int64_t threads = 1; threads <= 3; threads++) {
         struct mt_backend *be = backend(tier_max(), threads);
         struct field f = field_new(be, N, V, l);
 
-        for (int i = 0; i < N && threads == 1; i++) {
+        for (int64_t i = 0; i < N && threads == 1; i++) {
             alone[i] = one(be, l + i * V, V, p[i]);
             p[i].draw++;
             again[i] = one(be, l + i * V, V, p[i]);
