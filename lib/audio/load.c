@@ -71,7 +71,7 @@ static const float *cut_piece(struct cut *c, const float *in, int64_t *n)
 
 static int check_cut(const struct cut *c, int rate_hz, const char *name, struct mt_err *e)
 {
-    if (c->skip == 0 && (c->take == 0 || c->take == INT64_MAX))
+    if (c->take == 0 || (c->skip == 0 && c->take == INT64_MAX))
         return 0;
     return mt_err_set(e, -ERANGE,
                       "%s: the sound ends after %.7g s (%lld samples), before the part does", name,

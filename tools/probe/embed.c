@@ -73,9 +73,11 @@ static int print_rows(const float *rows, int64_t n, int width, int64_t first, in
             else
                 printf("%snull", k ? "," : "");
         }
-        puts("]}");
+        fputs("]}", stdout);
+        if (mt_line_end(stdout) < 0)
+            return MT_EXIT_FAILED; /* the dispatcher says why */
     }
-    return ferror(stdout) ? MT_EXIT_FAILED : MT_EXIT_OK;
+    return MT_EXIT_OK;
 }
 
 static int embed_live(const struct options *o, const float *pcm, int64_t n)

@@ -282,8 +282,8 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
         else
             printf("null]");
     }
-    puts("]}");
-    return ferror(stdout) ? -EIO : 0;
+    fputs("]}", stdout);
+    return mt_line_end(stdout);
 }
 
 static int run(const struct options *o)
