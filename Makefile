@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 10
 # What `make deps` installs: Debian packages, all that building, testing and the demo need.
 DEPS     := gcc libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
-            libcmocka-dev bats jq gnuplot-nox
+            libcmocka-dev bats jq socat gnuplot-nox
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
 
@@ -122,7 +122,7 @@ fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
 fuzz-programs: $(FUZZ:%=$B/tests/%)
 	@set -e; for f in $(FUZZ); do \
 		echo "== $$f, $(FUZZ_SECONDS) s"; mkdir -p $B/corpus/$$f $B/crashes; \
-		$B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+		LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 $B/tests/$$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 			-artifact_prefix=$B/crashes/$$f- $B/corpus/$$f tests/fuzz/corpus/$${f#fuzz_}; \
 	done
 

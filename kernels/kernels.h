@@ -119,7 +119,7 @@ struct mt_sample {
 struct mt_backend;
 
 struct mt_ops {
-    const char *name;                           /* "cpu-scalar", "cpu-avx2", … */
+    const char *name; /* "cpu-scalar", "cpu-avx2", … */
     void (*free)(struct mt_backend *be);
 
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
@@ -132,23 +132,30 @@ struct mt_ops {
     void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
     void (*rows_get)(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n);
     /* dst row i = src row index[i] (gather); index in host memory. */
-    void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index, int n);
+    void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
+                   int n);
 
     /* KV pool of n blocks. -ENOMEM. */
-    int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s, int64_t n_blocks);
+    int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
+                  int64_t n_blocks);
     void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
 
     /* out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in range. */
-    void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table, const int32_t *ids, int n);
+    void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                  const int32_t *ids, int n);
     /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
-    void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, float eps, int n);
+    void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                     const struct mt_mat *w, float eps, int n);
     /* out = (x - mean) / sqrt(var + eps) * w + b. out may be x. */
-    void (*layer_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *b, float eps, int n);
+    void (*layer_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                       const struct mt_mat *w, const struct mt_mat *b, float eps, int n);
     /* out = act(x W^T + bias) + residual; bias may be NULL, residual MT_NO_ROWS or out itself; out is not x. */
-    void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *bias,
-                   enum mt_act act, struct mt_rows residual, int n);
+    void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                   struct mt_rows residual, int n);
     /* out = silu(gate) * up. out may be gate. */
-    void (*gated)(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up, int n);
+    void (*gated)(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up,
+                  int n);
 
     /*
      * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd), formed in
@@ -156,32 +163,40 @@ struct mt_ops {
      * rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go
      * into the cache of `layer`. All runs are appended before any attention of the layer.
      */
-    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base, const struct mt_batch *b,
-                        struct mt_rows q, struct mt_rows q_sink, struct mt_rows k, struct mt_rows v);
+    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+                        const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
+                        struct mt_rows k, struct mt_rows v);
     /* Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not q. */
-    void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer, const struct mt_batch *b,
-                      struct mt_rows out, struct mt_rows q, struct mt_rows q_sink);
+    void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
+                      const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
+                      struct mt_rows q_sink);
 
     /* Bidirectional attention inside each span, nothing across; scale 1/sqrt(width / heads). */
-    void (*span_attention)(struct mt_backend *be, struct mt_rows out, struct mt_rows q, struct mt_rows k, struct mt_rows v,
-                           int heads, const struct mt_span *spans, int n_spans);
+    void (*span_attention)(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
+                           struct mt_rows k, struct mt_rows v, int heads,
+                           const struct mt_span *spans, int n_spans);
     /*
      * 1-D convolution over time inside each span: zero padding `pad` at both ends, stride; w is [out, in *
      * kernel] (released layout [out, in, kernel]). out's spans follow each other without gaps, each of
      * (n + 2 pad - kernel) / stride + 1 rows. scratch has in * kernel columns and as many rows as out.
      */
-    void (*conv1d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, const struct mt_mat *w, const struct mt_mat *bias, int kernel,
-                   int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans, struct mt_rows scratch);
+    void (*conv1d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, int kernel, int stride,
+                   int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
+                   struct mt_rows scratch);
     /* Row r of each span += table row r. */
-    void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table, const struct mt_span *spans, int n_spans);
+    void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
+                          const struct mt_span *spans, int n_spans);
     /* Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out is not x. */
-    void (*mean_rows)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, int size, const struct mt_span *spans, int n_spans);
+    void (*mean_rows)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, int size,
+                      const struct mt_span *spans, int n_spans);
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed. Order:
      * temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
      */
-    void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params, int32_t *ids, int n);
+    void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
+                   int32_t *ids, int n);
 };
 
 /* Every backend's object begins with this. */
@@ -196,7 +211,12 @@ void mt_backend_close(struct mt_backend **be);
 /* ---- the CPU backend ---- */
 
 /* Tiers, each includes the ones before. A tier counts only if CPU and system (XCR0) both have it. */
-enum mt_cpu_tier { MT_CPU_SCALAR, MT_CPU_BASE /* vectorised C, any x86-64 or other machine */, MT_CPU_AVX2, MT_CPU_AVX512 };
+enum mt_cpu_tier {
+    MT_CPU_SCALAR,
+    MT_CPU_BASE /* vectorised C, any x86-64 or other machine */,
+    MT_CPU_AVX2,
+    MT_CPU_AVX512
+};
 const char *mt_cpu_tier_name(enum mt_cpu_tier t);
 /* The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment (-EINVAL: another word). */
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);

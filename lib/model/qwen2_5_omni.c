@@ -467,7 +467,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return rc;
     int mel_rows = o->tower.mel_rows;
     o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
-    o->span = calloc(BLOCKS_AT_ONCE * 2, sizeof(*o->span));
+    o->span = calloc((size_t)BLOCKS_AT_ONCE * 2, sizeof(*o->span));
     o->iota = calloc((size_t)mel_rows, sizeof(*o->iota));
     if (!o->host_mel || !o->span || !o->iota)
         return mt_err_set(e, -ENOMEM, "out of memory");

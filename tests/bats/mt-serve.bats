@@ -268,6 +268,7 @@ has() {
   stay watched control watch '"period_ms":20'
   call 14000 | dial >/dev/null
   within 10 eval '[ "$(grep -c "\"status\":\"" watched)" -ge 3 ]'
+  within 10 eval '[ "$(grep -c "\"type\":\"status\"" watched)" -ge 3 ]'
   head -n 1 watched | jq -e '.metronome == 1 and .type == "status" and .cap == 256'
   jq -se '[.[] | select(.type == "status")] | length >= 2 and all(.[]; .t > 0 and .pending >= 0 and .oldest_ms >= 0)' \
     <(head -n -1 watched)

@@ -18,7 +18,8 @@ static int replay(const char *dir, const char *name)
     uint8_t *data;
     long size;
 
-    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path) || !(f = fopen(path, "rb")))
+    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path) ||
+        !(f = fopen(path, "rb")))
         return -1;
     if (fseek(f, 0, SEEK_END) || (size = ftell(f)) < 0 || fseek(f, 0, SEEK_SET)) {
         fclose(f);
