@@ -177,7 +177,8 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
 struct mt_teacher {
     const int32_t *ids; /* [n], each in 0..vocab-1 */
     int64_t n;
-    const float *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
+    const float
+        *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
     int64_t n_audio;
     const int64_t *at; /* [n_at] positions in 0..n-1, ascending, each once */
     int64_t n_at;

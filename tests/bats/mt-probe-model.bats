@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # mt-probe tokens, logits and embed: what a person gets who checks a checkpoint, and what one gets who calls them wrongly.
 
-# shellcheck disable=SC2154,SC2094  # run sets variables; --rope absolute is no file
+# shellcheck disable=SC2154,SC2094,SC2016  # run sets variables; --rope absolute is no file; bash -c has its own $1
 load helper
 
 A=$MT_TESTS/golden/omni-a
@@ -49,7 +49,6 @@ wav() {
 }
 
 # A jq test of two lines of logits: the same ids, almost the same log-probs.
-# shellcheck disable=SC2016  # $i is jq's
 near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | .[0].top[$i][1] - .[1].top[$i][1]; fabs < 1e-4)'
 
 # ---- tokens ----
@@ -189,7 +188,7 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
 }
 
 @test "logits: wrong policies and options" {
-  local t=(logits -m "$A" --tokens 1,2)
+  local t=(logits -m "$A" --tokens "1,2")
   wrong window=0 -- "${t[@]}" --kv window=0
   wrong window=-1 -- "${t[@]}" --kv window=-1
   wrong "window=4 is not above sinks=4" -- "${t[@]}" --kv window=4,sinks=4

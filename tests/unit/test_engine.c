@@ -821,7 +821,7 @@ static void test_admission(void **state)
 static void test_too_small(void **state)
 {
     struct mt_engine_opts o = options("window=2048,sinks=4", 20);
-    struct mt_model_opts mo = {512, 64};
+    struct mt_model_opts mo = {512, 256};
     struct mt_clock clock = mt_clock_virtual(0);
     struct mt_backend *be;
     struct mt_model *m;
