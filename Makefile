@@ -49,7 +49,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := .ci/apt .ci/run tests/run $(wildcard tools/experiments/* tests/bats/*.bash)
+SCRIPTS  := .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
@@ -131,12 +131,13 @@ C_FILES  := $(shell find lib kernels tools tests -name '*.[ch]')
 
 lint: lint-tools $(patsubst %.c,$B/%.tidy,$(filter %.c,$(C_FILES))) headers ## formatting, static analysis, scripts, man pages
 	clang-format --dry-run -Werror $(C_FILES)
+	@# Not the unit tests: it does not know that a failed cmocka assertion never returns.
 	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-		--suppressions-list=tests/cppcheck.supp -Ilib -I. $(filter %.c,$(C_FILES))
+		-Ilib -I. $(filter-out tests/unit/%,$(filter %.c,$(C_FILES)))
 	shellcheck -x $(SCRIPTS)
-	shellcheck -s bash $(COMP)
 	shellcheck -x $(BATS)
-	@! mandoc -T lint -W warning $(MAN) | grep .
+	shellcheck -s bash $(COMP)
+	@! mandoc -T lint -W warning $(MAN) | grep -v 'lacks .* entry' | grep .
 
 .PHONY: lint-tools
 lint-tools: | $(FIRST)

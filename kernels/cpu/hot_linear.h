@@ -10,6 +10,8 @@
 #define GROUP 8
 #define PIECE 512
 #define BLOCK 64
+/* Up to this many rows of x it is cheaper to decode weights anew for each tile than to store them. */
+#define FEW (4 * TILE_X)
 /* Rows of x in a tile of 4 weight rows: the sums, x and a weight must fit the registers. */
 #define TILE_X (LANES == 16 ? 4 : LANES == 8 ? 3 : 2)
 
@@ -162,23 +164,24 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
     }
 }
 
-/* Up to TILE_X rows of x, weights straight from memory. */
+/* Few rows of x: weights straight from memory, once a tile. */
 static void group_few(const struct linear_job *j, const char *const *w, int64_t o, float *buf)
 {
     enum mt_dtype t = j->w->type;
     vf acc[GROUP * TILE_X];
 
-    for (int i = 0; i < GROUP * TILE_X; i++)
-        acc[i] = vsplat(0);
     if (j->n == 1) {
+        memset(acc, 0, sizeof(acc));
         tile_of(t, 8, 1, w, j->x.data, 0, j->w->cols, acc);
         tile_sums(acc, 8, 1, buf);
-    } else {
-        for (int64_t half = 0; half < GROUP; half += 4) {
-            vf *a = acc + half * TILE_X;
+    }
+    for (int64_t r = 0; r < j->n && j->n > 1; r += TILE_X) {
+        int nx = j->n - r < TILE_X ? (int)(j->n - r) : TILE_X;
 
-            tile_of(t, 4, j->n, w + half, j->x.data, j->x.stride, j->w->cols, a);
-            tile_sums(a, 4, j->n, buf + half);
+        for (int64_t half = 0; half < GROUP; half += 4) {
+            memset(acc, 0, sizeof(acc));
+            tile_of(t, 4, nx, w + half, j->x.data + r * j->x.stride, j->x.stride, j->w->cols, acc);
+            tile_sums(acc, 4, nx, buf + r * GROUP + half);
         }
     }
     finish(j, buf, o, 0, j->n);
@@ -241,7 +244,7 @@ static void linear_run(void *arg, int thread, int64_t begin, int64_t end)
 
         for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
             w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
-        if (l->j.n <= TILE_X)
+        if (l->j.n <= FEW)
             group_few(&l->j, w, g * GROUP, scratch);
         else
             group_many(&l->j, w, g * GROUP, scratch);

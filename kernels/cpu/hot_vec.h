@@ -1,7 +1,8 @@
 /*
  * hot_vec.h: vectors of LANES floats for hot_tmpl.h: loads from any alignment and storage type, sums
  * over lanes in one fixed tree, exp and the normal distribution function. GCC vector extensions; an
- * intrinsic only where C has no word for the instruction (fused multiply-add, f16).
+ * intrinsic only where C has no word for the instruction (fused multiply-add, f16) or GCC 12 builds the
+ * widening of 16 lanes out of halves.
  *
  * Included by one file per tier, which defines LANES. Everything is static: no copy for one CPU can be
  * linked into another's code.
@@ -81,10 +82,16 @@ FOLD vf vmax(vf a, vf b)
 
 FOLD vf vfrom_bf16(const void *p)
 {
+#if LANES == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16);
+#elif LANES == 8
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16);
+#else
     vh h;
 
     memcpy(&h, p, sizeof(h));
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 FOLD vf vfrom_f16(const void *p)
@@ -110,10 +117,16 @@ FOLD vf vfrom_f16(const void *p)
 
 FOLD vf vfrom_int8(const void *p)
 {
+#if LANES == 16
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+#elif LANES == 8
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+#else
     vb b;
 
     memcpy(&b, p, sizeof(b));
     return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+#endif
 }
 
 FOLD int64_t type_bytes(enum mt_dtype t)
