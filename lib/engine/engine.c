@@ -94,9 +94,12 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     p->n_mem = (p->pool_blocks - shared) / (p->blocks_per_session - shared);
     p->kv_bytes_session = p->blocks_per_session * p->block_bytes;
     p->audio_bytes_session = mt_ear_bytes(eng->m, (int)p->frame_samples, o->backlog);
+    /* An unbounded session's block table has room for the whole pool. */
+    int64_t table = o->policy.bounded ? p->blocks_per_session : p->pool_blocks;
+    int64_t layout = s->layout.n_open + s->layout.n_before + s->layout.n_after + s->layout.n_close;
     p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text +
-                             4 * (int64_t)(s->cap_feed + s->opts.answer_tokens) +
-                             8 * (int64_t)s->due_cap + 4 * p->blocks_per_session;
+                             4 * (layout + s->cap_feed + s->opts.answer_tokens + table + 1) +
+                             8 * (int64_t)s->due_cap;
     mt_session_free(&s, eng);
     if (p->pool_blocks < p->blocks_per_session)
         return mt_err_set(
