@@ -131,6 +131,12 @@ struct mt_lines;
 int mt_lines_open(struct mt_lines **out, int fd, size_t max);
 int64_t mt_lines_next(struct mt_lines *l, char **line);
 void mt_lines_close(struct mt_lines **l);
+/*
+ * Every line but empty ones to take(), until the end. *broken counts those that take() calls -EBADMSG and those above
+ * max; any other negative value of take() ends it and is returned, as is the errno of a failed read.
+ */
+int mt_lines_each(int fd, size_t max, int (*take)(void *ctx, const char *line, size_t n), void *ctx,
+                  int64_t *broken);
 
 /* ---- memory ---- */
 

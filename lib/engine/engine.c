@@ -146,12 +146,13 @@ static int allocate(struct mt_engine *eng)
     eng->runs = calloc(n, sizeof(*eng->runs));
     eng->audio = calloc(n, sizeof(*eng->audio));
     eng->want_of = calloc(n, sizeof(*eng->want_of));
+    eng->encoded = calloc(n, sizeof(struct session *));
     eng->ears = calloc(n, sizeof(*eng->ears));
     eng->ids = calloc(rows, sizeof(*eng->ids));
     eng->want = calloc(n, sizeof(*eng->want));
     eng->sampled = calloc(n, sizeof(*eng->sampled));
     eng->params = calloc(n, sizeof(*eng->params));
-    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->ears &&
+    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded && eng->ears &&
                    eng->ids && eng->want && eng->sampled && eng->params
                ? 0
                : -ENOMEM;
@@ -228,6 +229,7 @@ void mt_engine_free(struct mt_engine **peng)
     free(eng->runs);
     free(eng->audio);
     free(eng->want_of);
+    free(eng->encoded);
     free(eng->ears);
     free(eng->ids);
     free(eng->want);
@@ -344,13 +346,6 @@ int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm
             return got;
         drop_oldest(eng, s);
     }
-}
-
-int64_t mt_engine_room(struct mt_engine *eng, int64_t session)
-{
-    struct session *s = find(eng, session);
-
-    return s ? mt_ear_room(s->ear) : 0;
 }
 
 int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns)

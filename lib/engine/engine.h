@@ -140,8 +140,6 @@ int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64
  */
 int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n,
                         int64_t t_ns);
-/* Samples that mt_engine_audio would take now. */
-int64_t mt_engine_room(struct mt_engine *eng, int64_t session);
 /* No more audio: the rest is a last frame, then closed("end"). */
 int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns);
 /* The client left: blocks are free when this returns; frames in hand get a record `dropped` ("gone"). */

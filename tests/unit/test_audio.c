@@ -20,7 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/mt-test-audio-XXXXXX";
+#include "util.h"
+
+static char dir[32];
 static char path[64];
 
 /* ---- helpers ---- */
@@ -1130,7 +1132,7 @@ static int setup(void **state)
 {
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    if (!mkdtemp(dir))
+    if (util_dir_make(dir) < 0)
         return -1;
     snprintf(path, sizeof(path), "%s/sound", dir);
     return 0;
@@ -1139,8 +1141,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    unlink(path);
-    return rmdir(dir);
+    return util_dir_remove(dir);
 }
 
 int main(void)

@@ -772,7 +772,7 @@ static void test_backlog(void **state)
     struct call *file = dial_opts(&w, &so, &why);
     int64_t took = mt_engine_audio(w.eng, file->id, pcm, 10 * BEAT, 0);
     assert_true(took >= 4 * BEAT && took < 5 * BEAT);
-    assert_int_equal(mt_engine_room(w.eng, file->id), 0);
+    assert_int_equal(mt_engine_audio(w.eng, file->id, pcm, 1, 0), 0);
     so.live = true;
     struct call *live = dial_opts(&w, &so, &why);
     assert_int_equal(mt_engine_audio(w.eng, live->id, pcm, 10 * BEAT, 0), 10 * BEAT);

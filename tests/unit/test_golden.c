@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "model/source.h"
+#include "util.h"
 
 /*
  * Tolerances against the library's float32, whose own error (cases.json: f32_error) is a tenth of them:
@@ -28,12 +29,6 @@ struct golden {
     struct mt_weights *expected;
     json_t *cases;
 };
-
-static const char *tests_dir(void)
-{
-    const char *d = getenv("MT_TESTS");
-    return d ? d : "tests";
-}
 
 static void open_golden(struct golden *g, const char *dir)
 {
@@ -335,7 +330,7 @@ static void run_kind(const char *kind, void (*check)(struct golden *, const json
 
     for (size_t i = 0; i < MT_COUNT(own); i++)
         n += snprintf(dirs + n, sizeof(dirs) - (size_t)n, "%s%s/golden/%s", i ? ":" : "",
-                      tests_dir(), own[i]);
+                      util_tests(), own[i]);
     if (getenv("MT_GOLDEN"))
         snprintf(dirs + n, sizeof(dirs) - (size_t)n, ":%s", getenv("MT_GOLDEN"));
     for (char *d = strtok_r(dirs, ":", &save); d; d = strtok_r(NULL, ":", &save)) {

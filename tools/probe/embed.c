@@ -4,7 +4,6 @@
  */
 #include "tools/probe/probe.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -42,8 +41,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     } else if (key == 's') {
         o->live = true;
     } else if (key == 'f') {
-        if (mt_parse_duration(arg, &o->frame_ns) < 0 || o->frame_ns == 0)
-            argp_error(st, "--frame: '%s' is not a duration such as 500ms", arg);
+        o->frame_ns = mt_arg_duration(st, "--frame", arg);
     } else if (key == ARGP_KEY_ARG) {
         argp_error(st, "'%s': the clip is given by --audio", arg);
     } else if (key == ARGP_KEY_END && !o->audio) {

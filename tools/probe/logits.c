@@ -4,7 +4,6 @@
  */
 #include "tools/probe/probe.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -43,21 +42,9 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static int parse_kv_type(const char *word, enum mt_dtype *out)
-{
-    for (enum mt_dtype t = MT_F32; t <= MT_INT8; t++)
-        if (!strcmp(mt_dtype_name(t), word)) {
-            *out = t;
-            return 0;
-        }
-    return -EINVAL;
-}
-
 static error_t parse(int key, char *arg, struct argp_state *st)
 {
     struct options *o = st->input;
-    struct mt_err e = {0};
-    int64_t n;
 
     switch (key) {
     case 't':
@@ -70,28 +57,21 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         o->at = arg;
         return 0;
     case KEY_TOP:
-        if (mt_parse_i64(arg, 0, INT32_MAX, &o->top) < 0)
-            argp_error(st, "--top: '%s' is not a number from 0 on", arg);
+        o->top = mt_arg_i64(st, "--top", arg, 0, INT32_MAX);
         return 0;
     case KEY_KV:
-        if (mt_policy_parse(arg, &o->policy, &e) < 0)
-            argp_error(st, "--kv: %s", e.text);
+        mt_arg_kv(st, arg, &o->policy);
         if (o->policy.sinks < 0)
             argp_error(st, "--kv: sinks=prompt needs a session's prompt; give a number here");
         return 0;
     case KEY_ROPE:
-        o->policy.rope_absolute = !strcmp(arg, "absolute");
-        if (!o->policy.rope_absolute && strcmp(arg, "cache") != 0)
-            argp_error(st, "--rope: '%s' is not cache or absolute", arg);
+        o->policy.rope_absolute = mt_arg_rope(st, arg);
         return 0;
     case KEY_BLOCK:
-        if (mt_parse_i64(arg, 1, 1024, &n) < 0)
-            argp_error(st, "--block: '%s' is not a number in 1..1024", arg);
-        o->block = (int)n;
+        o->block = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         return 0;
     case KEY_KV_TYPE:
-        if (parse_kv_type(arg, &o->kv_type) < 0)
-            argp_error(st, "--kv-type: '%s' is not bf16, f16, f32 or int8", arg);
+        o->kv_type = mt_arg_kv_type(st, arg);
         return 0;
     case ARGP_KEY_ARG:
         argp_error(st, "'%s': ids are given by --tokens", arg);

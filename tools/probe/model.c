@@ -3,7 +3,6 @@
  */
 #include "tools/probe/probe.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,17 +12,12 @@ enum { STEP_ROWS = 64, CLIP_MAX_S = 3600, SECONDS_MAX = 300, TEXT_MAX = 256 << 2
 
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st)
 {
-    int64_t n;
-
     switch (key) {
     case 'm':
         p->spec = arg;
         return true;
     case 'T':
-        if (mt_parse_i64(arg, 0, 256, &n) < 0)
-            argp_error(st, "--threads: '%s' is not a number in 0..256", arg);
-        else
-            p->threads = (int)n;
+        p->threads = mt_arg_threads(st, arg);
         return true;
     case 'B':
         p->backend = arg;

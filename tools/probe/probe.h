@@ -5,7 +5,7 @@
 #ifndef MT_PROBE_H
 #define MT_PROBE_H
 
-#include "engine/engine.h"
+#include "engine/args.h"
 
 /* On a model (model.c …). */
 int probe_tokens(int argc, char **argv);
@@ -32,7 +32,6 @@ struct probe_model {
     {                                                                                              \
         "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \
     }
-struct argp_state;
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
 /* Prints the reason and returns an exit status on failure. */
 int probe_model_open(struct probe_model *p);
