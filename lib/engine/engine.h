@@ -65,6 +65,7 @@ struct mt_record {
 
 struct mt_engine_events {
     void *ctx;
+    /* Once for every frame. A frame that is dropped for want of room has its record before an older one still in work. */
     void (*frame)(void *ctx, const struct mt_record *r);
     /* The session is gone: "end", "gone", "idle", "shutdown". Its number is never used again. */
     void (*closed)(void *ctx, int64_t session, const char *reason, int64_t frames);
