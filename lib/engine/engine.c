@@ -152,8 +152,8 @@ static int allocate(struct mt_engine *eng)
     eng->want = calloc(n, sizeof(*eng->want));
     eng->sampled = calloc(n, sizeof(*eng->sampled));
     eng->params = calloc(n, sizeof(*eng->params));
-    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded && eng->ears &&
-                   eng->ids && eng->want && eng->sampled && eng->params
+    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded &&
+                   eng->ears && eng->ids && eng->want && eng->sampled && eng->params
                ? 0
                : -ENOMEM;
 }

@@ -893,14 +893,21 @@ static void test_load_part(void **state)
         struct mt_sound_part part;
         int64_t first, n; /* of the file's samples; n -1: not all there */
     } is[] = {
-        {{true, 0, N}, 0, N},           {{true, 0, -1}, 0, N},
-        {{true, 4095, 2}, 4095, 2},     {{true, 4096, 8192}, 4096, 8192},
-        {{true, 29999, 1}, 29999, 1},   {{true, N, -1}, N, 0},
-        {{true, 5, 0}, 5, 0},           {{false, 500000000, 100000000}, 22050, 4410},
+        {{true, 0, N}, 0, N},
+        {{true, 0, -1}, 0, N},
+        {{true, 4095, 2}, 4095, 2},
+        {{true, 4096, 8192}, 4096, 8192},
+        {{true, 29999, 1}, 29999, 1},
+        {{true, N, -1}, N, 0},
+        {{true, 5, 0}, 5, 0},
+        {{false, 500000000, 100000000}, 22050, 4410},
         {{false, 11337, 11338}, 0, 1}, /* to the nearest sample: 0.49997 and 0.50001 */
-        {{false, 0, -1}, 0, N},         {{true, 0, N + 1}, 0, -1},
-        {{true, N + 1, -1}, 0, -1},     {{true, INT64_MAX, INT64_MAX}, 0, -1},
-        {{false, INT64_MAX, 1000000000}, 0, -1}, {{false, 600000000, 100000000}, 0, -1},
+        {{false, 0, -1}, 0, N},
+        {{true, 0, N + 1}, 0, -1},
+        {{true, N + 1, -1}, 0, -1},
+        {{true, INT64_MAX, INT64_MAX}, 0, -1},
+        {{false, INT64_MAX, 1000000000}, 0, -1},
+        {{false, 600000000, 100000000}, 0, -1},
     };
     float *in = malloc(sizeof(float) * N), *x, *want;
     char alone[200];
