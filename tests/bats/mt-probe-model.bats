@@ -245,6 +245,17 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   mt-probe logits -m m --tokens 1,2 | cmp - want
 }
 
+@test "logits: numbers that are none are null, and stay JSON" {
+  local f=m/model.safetensors n at
+  mkdir m
+  cp "$A/config.json" "$A/model.safetensors" m
+  n=$(od -An -t u8 -N 8 $f | tr -d ' ')
+  at=$(head -c $((8 + n)) $f | tail -c "$n" | jq '.["thinker.lm_head.weight"].data_offsets[0]')
+  printf '\0\0\300\177' | dd of=$f bs=1 seek=$((8 + n + at + 5 * 48 * 4)) conv=notrunc status=none
+  run -0 --separate-stderr mt-probe logits -m m --tokens 1,2,3 --top 3
+  [ "$(jq -c .top <<<"$output")" = "[[0,null],[1,null],[2,null]]" ]
+}
+
 @test "logits: a full disk is exit 1, a reader that left is quiet" {
   run -1 --separate-stderr bash -c 'mt-probe logits -m "$1" --tokens 1,2 >/dev/full' - "$A"
   [[ "$stderr" == *"No space left"* ]]
