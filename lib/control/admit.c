@@ -230,17 +230,23 @@ static void fit(struct mt_admit *a)
     m->b_s = b;
     m->a_s = s.x - b * s.n;
     det = s.nn * s.ll - s.nl * s.nl;
-    m->slow = false;
     if (!(det > 1e-6 * s.nn * s.ll))
-        return;
+        return; /* tokens unknown, or in step with the sessions */
     b0 = (s.nx * s.ll - s.lx * s.nl) / det;
     b1 = (s.lx * s.nn - s.nx * s.nl) / det;
+    if (b0 < 0) { /* noise: a session costs something */
+        b0 = 0;
+        b1 = s.lx / s.ll;
+    }
     left = fmax(0, s.xx - b0 * s.nx - b1 * s.lx) / (s.w - 3);
-    m->slow = b1 > 0 && b1 * b1 > SURE * SURE * left * s.nn / det;
+    if (!(b1 > 0) || b1 * b1 <= SURE * SURE * left * s.nn / det)
+        return; /* once known, it is not forgotten for want of a sure estimate */
+    m->slow = true;
     m->b0_s = b0;
     m->b1_s = b1;
     m->a0_s = s.x - b0 * s.n - b1 * s.l;
 }
+
 
 /*
  * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
@@ -404,8 +410,8 @@ static enum mt_admit_reason try_cut(struct mt_admit *a)
         return MT_ADMIT_BY_DRAIN;
     if (a->frame_no < a->cool_until)
         return MT_ADMIT_BY_COOLDOWN;
-    /* An unused cap is cut from what was used; one that is used keeps its fraction, or two controllers would freeze. */
-    if (a->n >= (int)floor(a->cap))
+    /* Controllers that share a device would freeze apart if each cut rounded: there a cap in use keeps its fraction. */
+    if (o->cut == o->target && a->n >= (int)floor(a->cap))
         base = a->cap;
     a->cap = fmax(o->min, fmin(base - 1, o->beta * base));
     a->cool_until = a->frame_no + a->window_size;

@@ -205,11 +205,16 @@ struct mt_ticks_counts {
     int64_t empty;          /* ticks without a frame between others */
 };
 
-/* Records are put into ticks k = floor(release / T); its members are its own. */
+/*
+ * Records are put into ticks k = floor(release / T). Where all sessions keep one beat and that beat lies on the border,
+ * so that frames fall on either side of it, ticks begin half a T later. Its members are its own.
+ */
 struct mt_ticks {
     double deadline_s, common_s; /* T; the deadline that all records name */
     bool given, mixed;
     bool begun;
+    bool half;  /* ticks begin half a T later: the beat itself fell on the border */
+    int surplus, since;   /* ticks with more frames than sessions, among so many */
     int64_t base, shift; /* tick of open[0]; added so that time never goes back */
     struct mt_tick open[3];
     struct mt_admit_obs ready[8];

@@ -18,6 +18,8 @@
 #define BACK_T     5.0 /* t may be older than the newest one by as many T, */
 #define BACK_MIN_S 1.0 /* or by this; then the clock went back */
 #define TICK_MAX   1e15
+#define SURPLUS    1.2 /* frames a session, from which a tick has too many; */
+enum { SURPLUS_MANY = 3, SURPLUS_OF = 20 }; /* as many such ticks among so many move the border */
 
 void mt_ticks_init(struct mt_ticks *t, double deadline_s)
 {
@@ -62,10 +64,24 @@ static void give(struct mt_ticks *t, const struct mt_tick *k)
     t->n_ready++;
 }
 
+/* A tick that has clearly more frames than sessions has some of its neighbours': see to it that this does not go on. */
+static void see_beat(struct mt_ticks *t, const struct mt_tick *k)
+{
+    t->surplus += SURPLUS * k->sessions < k->due;
+    if (t->surplus == SURPLUS_MANY) {
+        t->half = !t->half;
+        t->since = SURPLUS_OF;
+    }
+    if (++t->since >= SURPLUS_OF)
+        t->since = t->surplus = 0;
+}
+
 static void close_oldest(struct mt_ticks *t)
 {
-    if (t->open[0].used)
+    if (t->open[0].used) {
         give(t, &t->open[0]);
+        see_beat(t, &t->open[0]);
+    }
     t->open[0] = t->open[1];
     t->open[1] = t->open[2];
     t->open[2] = (struct mt_tick){0};
@@ -96,6 +112,11 @@ static void close_done(struct mt_ticks *t, double t_s)
             return;
         close_oldest(t);
     }
+}
+
+static int64_t tick_of(const struct mt_ticks *t, double release_s)
+{
+    return (int64_t)floor(release_s / t->deadline_s + BORDER + (t->half ? 0.5 : 0));
 }
 
 /* The tick for index k, which may close older ones. Those of a closed tick go into the oldest that is open. */
@@ -221,7 +242,7 @@ int mt_ticks_record(struct mt_ticks *t, const struct mt_record *r, bool cold)
     }
     if (r->t_s < t->newest_s - fmax(BACK_MIN_S, BACK_T * T)) {
         t->counts.unusable++;
-        start_over(t, (int64_t)floor(release / T + BORDER));
+        start_over(t, tick_of(t, release));
         t->pending_contradictions += 1 + contradiction;
         t->newest_s = r->t_s;
         return 0;
@@ -231,7 +252,7 @@ int mt_ticks_record(struct mt_ticks *t, const struct mt_record *r, bool cold)
         t->sessions = r->sessions;
     if (r->cap >= 0)
         t->cap = r->cap;
-    k = place(t, (int64_t)floor(release / T + BORDER), &own);
+    k = place(t, tick_of(t, release), &own);
     add(t, k, r, own, contradiction);
     k->cold |= cold;
     close_done(t, t->newest_s);

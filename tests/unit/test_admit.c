@@ -226,6 +226,18 @@ static void test_slow_cost_is_seen_coming(void **state)
         assert_int_equal(r.late, 0);
         assert_between(a.limit, 29, 30);
         assert_between(r.high, 29, 30);
+
+        /* With jitter the estimate is less sure, and still good. */
+        begin(&a, &o);
+        plant_reference(&p, 3);
+        p.b = 0.0005;
+        p.token_s = 1e-3 / 3000;
+        p.full = 3000;
+        p.mean_s = 600;
+        p.jitter = 0.03;
+        r = drive(&a, &p, 3600, 0, 30);
+        assert_between(r.high, 28, 36);
+        assert_true((double)r.late < 0.001 * (double)r.frames);
     }
 }
 
@@ -1012,6 +1024,29 @@ static void test_records_unaligned_and_out_of_order(void **state)
     assert_int_equal(l.a.counts.cuts, 0);
 }
 
+/* One beat for all, on the border of two ticks, off by up to 3 ms: their frames must not look like half of the sessions. */
+static void test_a_beat_on_the_border(void **state)
+{
+    struct mt_admit_opts o = options();
+    struct loop l;
+    uint64_t w = 77;
+
+    (void)state;
+    loop_begin(&l, &o);
+    for (int64_t k = 0; k < 1400; k++) {
+        int n = l.a.limit;
+
+        for (int i = 0; i < n; i++) {
+            double off = (mt_unit(mt_mix64(w++)) * 2 - 1) * 0.003 - T_S / 128;
+            struct mt_record r = record(k, off, 0.02 + 0.0015 * n, n, n);
+
+            loop_record(&l, &r);
+        }
+    }
+    assert_int_equal(l.a.limit, 30);
+    assert_int_equal(l.a.counts.cuts, 0);
+}
+
 static void test_contradictions_are_misses(void **state)
 {
     struct mt_admit_opts o = options();
@@ -1187,6 +1222,7 @@ int main(void)
         cmocka_unit_test(test_nothing_breaks_it),
         cmocka_unit_test(test_records_as_they_come),
         cmocka_unit_test(test_records_unaligned_and_out_of_order),
+        cmocka_unit_test(test_a_beat_on_the_border),
         cmocka_unit_test(test_contradictions_are_misses),
         cmocka_unit_test(test_a_cap_that_takes_effect_late),
         cmocka_unit_test(test_the_clock_of_the_server_starts_anew),
