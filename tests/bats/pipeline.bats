@@ -100,8 +100,9 @@ frames() {
   serve "${CALL[@]}" --kv window=300,sinks=4 --pool 200b
   run -0 calls 8 14
   [ "$(frames '.status == "ok"')" = 112 ]
-  # Reserved when they were admitted: from the first frame to the last the same share. They end one by one, in the last.
-  [ "$(jq -s 'map(select(.type == "frame" and .frame < 13).pool) | unique | length' frames.ndjson)" = 1 ]
+  # Reserved when they were admitted: the same share as long as there are eight. They end one by one.
+  [ "$(frames '.sessions == 8')" -ge 80 ]
+  [ "$(jq -s 'map(select(.type == "frame" and .sessions == 8).pool) | unique | length' frames.ndjson)" = 1 ]
   [ "$(jq -s 'map(select(.type == "frame").kv_tokens) | max' frames.ndjson)" = 304 ]
   jq -c 'select(.type == "frame") | [.frame, .text, .tokens_out, .kv_tokens]' frames.ndjson | sort | uniq -c | awk '{ print $1 }' |
     sort -u >how-often
