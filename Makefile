@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 10
 # What `make deps` installs: Debian packages, all that building, testing and the demo need.
 DEPS     := gcc libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
-            libcmocka-dev bats jq socat gnuplot-nox
+            libcmocka-dev bats procps jq socat gnuplot-nox
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
 

@@ -2,7 +2,6 @@
  * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a frame; or one
  * session's side of the wire onto stdout. Options and printing; the work is lib/wire/feeder.h.
  */
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/base.h"
+#include "base/args.h"
 #include "wire/feeder.h"
 
 #define SESSIONS_MAX 1000000
@@ -120,86 +119,45 @@ struct args {
     int notes;
 };
 
-static double number(struct argp_state *st, const char *name, const char *arg, double lo, double hi)
+/* By their enums; a word that is not the first of its list takes a value, as in ramp:R. */
+static const char *const arrivals[] = {"all", "ramp", "poisson"};
+static const char *const lengths[] = {"file", "fixed", "exp"};
+static const char *const phases[] = {"spread", "locked", "random"};
+
+/* Index of the word of arg among three; *value is what stands behind its colon, NULL for the first. */
+static int kind(struct argp_state *st, const char *name, const char *arg,
+                const char *const words[3], const char *forms, const char **value)
 {
-    double v = 0;
+    size_t n = strcspn(arg, ":");
 
-    if (mt_parse_double(arg, lo, hi, &v) < 0)
-        argp_error(st, "%s: '%s' is not a number in %g..%g", name, arg, lo, hi);
-    return v;
-}
-
-static int64_t integer(struct argp_state *st, const char *name, const char *arg, int64_t lo,
-                       int64_t hi)
-{
-    int64_t v = 0;
-
-    if (mt_parse_i64(arg, lo, hi, &v) < 0)
-        argp_error(st, "%s: '%s' is not an integer in %" PRId64 "..%" PRId64, name, arg, lo, hi);
-    return v;
-}
-
-static int64_t duration(struct argp_state *st, const char *name, const char *arg, bool zero)
-{
-    int64_t ns = 0;
-
-    if (mt_parse_duration(arg, &ns) < 0 || (ns == 0 && !zero))
-        argp_error(st, "%s: '%s' is not a duration%s (ms, s, min, h; a bare number is seconds)",
-                   name, arg, zero ? "" : " above 0");
-    return ns;
+    *value = arg[n] ? arg + n + 1 : NULL;
+    for (int i = 0; i < 3; i++)
+        if (strlen(words[i]) == n && !strncmp(arg, words[i], n) && (*value != NULL) == (i > 0))
+            return i;
+    argp_error(st, "%s: '%s' is not %s", name, arg, forms);
+    return 0;
 }
 
 static void parse_arrivals(struct argp_state *st, struct args *a, const char *arg)
 {
-    const char *colon = strchr(arg, ':');
-    size_t n = colon ? (size_t)(colon - arg) : strlen(arg);
+    const char *rate;
 
     a->arrivals_given = true;
-    if (!strcmp(arg, "all")) {
-        a->feed.arrivals = MT_ARRIVE_ALL;
-        return;
-    }
-    if (colon && n == 4 && !strncmp(arg, "ramp", n))
-        a->feed.arrivals = MT_ARRIVE_RAMP;
-    else if (colon && n == 7 && !strncmp(arg, "poisson", n))
-        a->feed.arrivals = MT_ARRIVE_POISSON;
-    else
-        argp_error(st, "--arrivals: '%s' is not all, ramp:R or poisson:R", arg);
-    if (colon)
-        a->feed.arrivals_per_s = number(st, "--arrivals", colon + 1, 1e-6, 1e6);
+    a->feed.arrivals = (enum mt_feed_arrivals)kind(st, "--arrivals", arg, arrivals,
+                                                   "all, ramp:R or poisson:R", &rate);
+    if (rate)
+        a->feed.arrivals_per_s = mt_arg_double(st, "--arrivals", rate, 1e-6, 1e6);
 }
 
 static void parse_duration(struct argp_state *st, struct args *a, const char *arg)
 {
-    const char *colon = strchr(arg, ':');
-    size_t n = colon ? (size_t)(colon - arg) : strlen(arg);
+    const char *length;
 
     a->duration_given = true;
-    if (!strcmp(arg, "file")) {
-        a->feed.duration = MT_LAST_FILE;
-        return;
-    }
-    if (colon && n == 5 && !strncmp(arg, "fixed", n))
-        a->feed.duration = MT_LAST_FIXED;
-    else if (colon && n == 3 && !strncmp(arg, "exp", n))
-        a->feed.duration = MT_LAST_EXP;
-    else
-        argp_error(st, "--duration: '%s' is not fixed:D, exp:D or file", arg);
-    if (colon)
-        a->feed.duration_s = (double)duration(st, "--duration", colon + 1, false) / 1e9;
-}
-
-static void parse_phase(struct argp_state *st, struct args *a, const char *arg)
-{
-    a->phase_given = true;
-    if (!strcmp(arg, "spread"))
-        a->feed.phase = MT_PHASE_SPREAD;
-    else if (!strcmp(arg, "locked"))
-        a->feed.phase = MT_PHASE_LOCKED;
-    else if (!strcmp(arg, "random"))
-        a->feed.phase = MT_PHASE_RANDOM;
-    else
-        argp_error(st, "--phase: '%s' is not locked, spread or random", arg);
+    a->feed.duration = (enum mt_feed_duration)kind(st, "--duration", arg, lengths,
+                                                   "fixed:D, exp:D or file", &length);
+    if (length)
+        a->feed.duration_s = (double)mt_arg_duration(st, "--duration", length) / 1e9;
 }
 
 /* What can't be honoured together is refused; then the defaults that depend on other options. */
@@ -260,13 +218,13 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         o->socket = arg;
         break;
     case 'n':
-        o->sessions = integer(st, "--sessions", arg, 1, SESSIONS_MAX);
+        o->sessions = mt_arg_i64(st, "--sessions", arg, 1, SESSIONS_MAX);
         break;
     case OPT_SECONDS:
-        o->seconds = (double)duration(st, "--seconds", arg, false) / 1e9;
+        o->seconds = (double)mt_arg_duration(st, "--seconds", arg) / 1e9;
         break;
     case OPT_FRAME:
-        o->frame_ns = duration(st, "--frame", arg, false);
+        o->frame_ns = mt_arg_duration(st, "--frame", arg);
         if (o->frame_ns < MT_NS_PER_MS || o->frame_ns > 600 * MT_NS_PER_S)
             argp_error(st, "--frame: '%s' is not in 1 ms..10 min", arg);
         break;
@@ -277,7 +235,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->pace = key == OPT_PACE;
         break;
     case OPT_SPEED:
-        o->speed = number(st, "--speed", arg, 0.001, 1000);
+        o->speed = mt_arg_double(st, "--speed", arg, 0.001, 1000);
         a->speed_given = true;
         break;
     case OPT_LOOP:
@@ -290,7 +248,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         parse_duration(st, a, arg);
         break;
     case OPT_PHASE:
-        parse_phase(st, a, arg);
+        o->phase = (enum mt_feed_phase)mt_arg_word(st, "--phase", arg, phases, MT_COUNT(phases));
+        a->phase_given = true;
         break;
     case OPT_PLAY:
         o->play_dir = arg;
@@ -301,28 +260,28 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->has_raw = true;
         break;
     case OPT_RATE:
-        o->open.rate_hz = (int)integer(st, "--rate", arg, MT_WIRE_RATE_MIN, MT_WIRE_RATE_MAX);
+        o->open.rate_hz = (int)mt_arg_i64(st, "--rate", arg, MT_WIRE_RATE_MIN, MT_WIRE_RATE_MAX);
         break;
     case OPT_PROMPT:
         o->open.system = arg;
         break;
     case OPT_SEED:
-        o->seed = (uint64_t)integer(st, "--seed", arg, 0, INT64_MAX);
+        o->seed = (uint64_t)mt_arg_i64(st, "--seed", arg, 0, INT64_MAX);
         break;
     case OPT_TEMPERATURE:
-        o->open.session.temperature = (float)number(st, "--temperature", arg, 0, 100);
+        o->open.session.temperature = (float)mt_arg_double(st, "--temperature", arg, 0, 100);
         break;
     case OPT_TOP_K:
-        o->open.session.top_k = (int)integer(st, "--top-k", arg, 0, INT_MAX);
+        o->open.session.top_k = (int)mt_arg_i64(st, "--top-k", arg, 0, INT_MAX);
         break;
     case OPT_TOP_P:
-        o->open.session.top_p = (float)number(st, "--top-p", arg, 1e-6, 1);
+        o->open.session.top_p = (float)mt_arg_double(st, "--top-p", arg, 1e-6, 1);
         break;
     case OPT_WINDOW:
-        o->open.session.window = integer(st, "--window", arg, 1, INT64_MAX);
+        o->open.session.window = mt_arg_i64(st, "--window", arg, 1, INT64_MAX);
         break;
     case OPT_ANSWER_TOKENS:
-        o->open.session.answer_tokens = (int)integer(st, "--answer-tokens", arg, 1, INT_MAX);
+        o->open.session.answer_tokens = (int)mt_arg_i64(st, "--answer-tokens", arg, 1, INT_MAX);
         break;
     case OPT_TOKENS:
         o->open.tokens = true;
@@ -331,7 +290,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->tolerate = true;
         break;
     case OPT_WAIT:
-        o->wait_ns = duration(st, "--wait", arg, true);
+        o->wait_ns = mt_arg_duration0(st, "--wait", arg);
         a->wait_given = true;
         break;
     case 'q':
@@ -401,9 +360,6 @@ static void on_progress(void *ctx, double run_s)
 /* The first line: what this run was. */
 static json_t *run_line(const struct args *a, const struct mt_reel *reel)
 {
-    static const char *const arrivals[] = {"all", "ramp", "poisson"},
-                             *const lengths[] = {"file", "fixed", "exp"},
-                             *const phases[] = {"spread", "locked", "random"};
     const struct mt_feed_opts *o = &a->feed;
     json_t *h =
         json_pack("{s:i, s:s, s:s, s:I, s:i, s:I, s:b, s:i, s:s}", "metronome", MT_WIRE_VERSION,

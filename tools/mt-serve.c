@@ -2,12 +2,11 @@
  * mt-serve: a speech model as a server on a Unix socket, or one call through a pipe. Options, and
  * the parts put together; the work is lib/engine's and lib/wire's.
  */
-#include <argp.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/args.h"
 #include "wire/wire.h"
 
 #define KV_DEFAULT   "window=2048,sinks=4"
@@ -98,65 +97,6 @@ struct args {
 
 /* ---- options ---- */
 
-static int64_t integer(struct argp_state *st, const char *name, const char *arg, int64_t lo,
-                       int64_t hi)
-{
-    int64_t v = 0;
-
-    if (mt_parse_i64(arg, lo, hi, &v) < 0)
-        argp_error(st, "%s: '%s' is not a number in %lld..%lld", name, arg, (long long)lo,
-                   (long long)hi);
-    return v;
-}
-
-static int64_t duration(struct argp_state *st, const char *name, const char *arg, bool zero)
-{
-    int64_t ns = 0;
-
-    if (mt_parse_duration(arg, &ns) < 0 || (ns == 0 && !zero))
-        argp_error(st, "%s: '%s' is not a duration%s (ms, s, min, h; a bare number is seconds)",
-                   name, arg, zero ? "" : " above 0");
-    return ns;
-}
-
-/* Index of arg among n words; argp_error does not return in a tool. */
-static int word(struct argp_state *st, const char *name, const char *arg, const char *const *words,
-                int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(arg, words[i]))
-            return i;
-    argp_error(st, "%s: '%s' is not %s%s%s%s%s%s%s", name, arg, words[0], n > 2 ? ", " : " or ",
-               words[1],
-               n > 3   ? ", "
-               : n > 2 ? " or "
-                       : "",
-               n > 2 ? words[2] : "", n > 3 ? " or " : "", n > 3 ? words[3] : "");
-    return 0;
-}
-
-static void parse_pool(struct argp_state *st, struct args *a, const char *arg)
-{
-    size_t n = strlen(arg);
-    char *blocks;
-    int rc;
-
-    a->pool_bytes = a->engine.pool_blocks = 0;
-    if (n > 1 && arg[n - 1] == 'b') {
-        blocks = strndup(arg, n - 1);
-        rc = blocks ? mt_parse_i64(blocks, 1, INT32_MAX, &a->engine.pool_blocks) : -ENOMEM;
-        free(blocks);
-    } else {
-        rc = mt_parse_size(arg, &a->pool_bytes);
-        rc = !rc && a->pool_bytes == 0 ? -ERANGE : rc;
-    }
-    if (rc < 0)
-        argp_error(st,
-                   "--pool: '%s' is not a size (K, M, G, KiB, MiB, GiB) nor a number of blocks "
-                   "(512b)",
-                   arg);
-}
-
 static void check(struct argp_state *st, const struct args *a)
 {
     if (a->socket && !*a->socket)
@@ -170,12 +110,9 @@ static void check(struct argp_state *st, const struct args *a)
 
 static error_t parse(int key, char *arg, struct argp_state *st)
 {
-    static const char *const ropes[] = {"cache", "absolute"}, *const modes[] = {"turn", "free"};
-    static const char *const types[] = {"bf16", "f16", "f32", "int8"};
-    static const enum mt_dtype type_of[] = {MT_BF16, MT_F16, MT_F32, MT_INT8};
+    static const char *const modes[] = {"turn", "free"};
     struct args *a = st->input;
     struct mt_engine_opts *o = &a->engine;
-    struct mt_err e = {0};
 
     switch (key) {
     case 'm':
@@ -188,50 +125,49 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->dry_run = true;
         break;
     case OPT_KV:
-        if (mt_policy_parse(arg, &o->policy, &e) < 0)
-            argp_error(st, "--kv: '%s': %s", arg, e.text);
+        mt_arg_kv(st, arg, &o->policy);
         break;
     case OPT_ROPE:
-        o->policy.rope_absolute = word(st, "--rope", arg, ropes, 2) == 1;
+        o->policy.rope_absolute = mt_arg_rope(st, arg);
         break;
     case OPT_POOL:
-        parse_pool(st, a, arg);
+        mt_arg_pool(st, arg, INT32_MAX, &a->pool_bytes, &o->pool_blocks);
         break;
     case OPT_BLOCK:
-        o->block_tokens = (int)integer(st, "--block", arg, 1, 1024);
+        o->block_tokens = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         break;
     case OPT_KV_TYPE:
-        o->kv_type = type_of[word(st, "--kv-type", arg, types, 4)];
+        o->kv_type = mt_arg_kv_type(st, arg);
         break;
     case OPT_FRAME:
-        o->frame_ns = duration(st, "--frame", arg, false);
+        o->frame_ns = mt_arg_duration(st, "--frame", arg);
         break;
     case OPT_DEADLINE:
-        o->deadline_ns = duration(st, "--deadline", arg, false);
+        o->deadline_ns = mt_arg_duration(st, "--deadline", arg);
         break;
     case OPT_MODE:
-        o->mode = word(st, "--mode", arg, modes, 2) ? MT_MODE_FREE : MT_MODE_TURN;
+        o->mode = mt_arg_word(st, "--mode", arg, modes, 2) ? MT_MODE_FREE : MT_MODE_TURN;
         break;
     case OPT_ANSWER_TOKENS:
-        o->answer_tokens = (int)integer(st, "--answer-tokens", arg, 1, 65536);
+        o->answer_tokens = (int)mt_arg_i64(st, "--answer-tokens", arg, 1, 65536);
         break;
     case OPT_STEP_TOKENS:
-        o->step_tokens = (int)integer(st, "--step-tokens", arg, 1, 65536);
+        o->step_tokens = (int)mt_arg_i64(st, "--step-tokens", arg, 1, 65536);
         break;
     case OPT_MAX_SESSIONS:
-        o->max_sessions = (int)integer(st, "--max-sessions", arg, 1, 65536);
+        o->max_sessions = (int)mt_arg_i64(st, "--max-sessions", arg, 1, 65536);
         break;
     case OPT_IDLE_TIMEOUT:
-        o->idle_ns = duration(st, "--idle-timeout", arg, true);
+        o->idle_ns = mt_arg_duration0(st, "--idle-timeout", arg);
         break;
     case OPT_SYSTEM:
         o->system = arg;
         break;
     case OPT_SEED:
-        o->seed = (uint64_t)integer(st, "--seed", arg, 0, INT64_MAX);
+        o->seed = (uint64_t)mt_arg_i64(st, "--seed", arg, 0, INT64_MAX);
         break;
     case OPT_THREADS:
-        a->threads = (int)integer(st, "--threads", arg, 0, 256);
+        a->threads = mt_arg_threads(st, arg);
         break;
     case OPT_BACKEND:
         a->backend = arg;

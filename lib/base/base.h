@@ -114,6 +114,8 @@ int64_t mt_hist_quantile(const struct mt_hist *h, double q);
  * Returns 0 or a negative errno; -EPIPE when the reader left. Text is UTF-8 as jansson checks it.
  */
 int mt_json_line(FILE *out, json_t *obj);
+/* End and flush a line that was printed by hand (rows of numbers, where an object a number would cost too much). Returns as above. */
+int mt_line_end(FILE *out);
 
 /* Number rounded to 6 significant digits after the decimal point as records have them; NULL (absent) if not finite. */
 json_t *mt_json_real(double v);
@@ -129,6 +131,12 @@ struct mt_lines;
 int mt_lines_open(struct mt_lines **out, int fd, size_t max);
 int64_t mt_lines_next(struct mt_lines *l, char **line);
 void mt_lines_close(struct mt_lines **l);
+/*
+ * Every line but empty ones to take(), until the end. *broken counts those that take() calls -EBADMSG and those above
+ * max; any other negative value of take() ends it and is returned, as is the errno of a failed read.
+ */
+int mt_lines_each(int fd, size_t max, int (*take)(void *ctx, const char *line, size_t n), void *ctx,
+                  int64_t *broken);
 
 /* ---- memory ---- */
 

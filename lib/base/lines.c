@@ -128,3 +128,23 @@ void mt_lines_close(struct mt_lines **l)
     free(*l);
     *l = NULL;
 }
+
+int mt_lines_each(int fd, size_t max, int (*take)(void *ctx, const char *line, size_t n), void *ctx,
+                  int64_t *broken)
+{
+    struct mt_lines *l;
+    char *line;
+    int64_t n = 0;
+    int rc = mt_lines_open(&l, fd, max);
+
+    while (rc >= 0 && ((n = mt_lines_next(l, &line)) > 0 || line || n == -E2BIG)) {
+        if (n != 0)
+            rc = n > 0 ? take(ctx, line, (size_t)n) : -EBADMSG;
+        if (rc == -EBADMSG) {
+            ++*broken;
+            rc = 0;
+        }
+    }
+    mt_lines_close(&l);
+    return rc < 0 ? rc : (int)n;
+}

@@ -11,9 +11,6 @@
 
 #include "engine/session.h"
 
-/* Sessions encoded in one pass: more wait for the next, so that decoding goes on in between. */
-enum { ENCODE_AT_ONCE = 8 };
-
 static int64_t now(const struct mt_engine *eng)
 {
     return eng->clock->now_ns(eng->clock);
@@ -24,7 +21,7 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-/* The answer is whole: an unbounded session gives back what its frame did not use. */
+/* The answer is whole. */
 static void finish(struct mt_engine *eng, struct session *s, bool shortened)
 {
     bool late = now(eng) > s->t_deadline;
@@ -33,7 +30,6 @@ static void finish(struct mt_engine *eng, struct session *s, bool shortened)
         int n = mt_detok_flush(&s->detok, s->text + s->n_text, s->cap_text - s->n_text);
         s->n_text += n > 0 ? (size_t)n : 0;
     }
-    mt_session_fit(s, eng, s->len);
     mt_engine_record(eng, s, late ? MT_LATE : MT_OK, late ? "deadline" : NULL, shortened);
 }
 
@@ -85,15 +81,22 @@ static int collect(struct mt_engine *eng)
     return n;
 }
 
+/* No more in one pass than a step can take: the others' decoding goes on in between. */
+static int encode_at_once(const struct mt_engine *eng)
+{
+    int n = eng->opts.step_tokens / mt_ear_rows_max(eng->m, (int)eng->plan.frame_samples);
+
+    return n < 1 ? 1 : n;
+}
+
 static void encode(struct mt_engine *eng, int n)
 {
-    struct session *batch[ENCODE_AT_ONCE];
-    int k = 0, rows;
+    int k = 0, rows, most = encode_at_once(eng);
 
-    for (int i = 0; i < n && k < ENCODE_AT_ONCE; i++)
+    for (int i = 0; i < n && k < most; i++)
         if (eng->order[i]->phase == PHASE_ENCODE) {
             eng->ears[k] = eng->order[i]->ear;
-            batch[k++] = eng->order[i];
+            eng->encoded[k++] = eng->order[i];
         }
     if (k == 0)
         return;
@@ -101,7 +104,7 @@ static void encode(struct mt_engine *eng, int n)
     int rc = mt_model_encode(eng->m, eng->ears, k);
     int64_t t1 = now(eng);
     for (int i = 0; i < k; i++) {
-        struct session *s = batch[i];
+        struct session *s = eng->encoded[i];
         s->taken++;
         s->t_begin = t0;
         s->t_encoded = t1;

@@ -77,7 +77,7 @@ struct mt_engine {
     struct session **order;
     struct mt_run *runs;
     struct mt_audio_rows *audio;
-    struct session **want_of;
+    struct session **want_of, **encoded;
     struct mt_ear **ears;
     int32_t *ids, *sampled;
     int *want;

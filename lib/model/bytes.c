@@ -21,7 +21,8 @@ int mt_byte_char(unsigned char b)
     return 256 + (b < 33 ? b : b < 161 ? b - 127 + 33 : 67);
 }
 
-int mt_char_byte(int32_t c)
+/* Code point to byte, -1 if it stands for none. */
+static int char_byte(int32_t c)
 {
     if (c < 256)
         return printable(c) ? c : -1;
@@ -37,7 +38,7 @@ unsigned char mt_byte_of_id(int id)
         return (unsigned char)(161 + id - 94);
     if (id < 188)
         return (unsigned char)(174 + id - 106);
-    return (unsigned char)mt_char_byte(256 + id - 188);
+    return (unsigned char)char_byte(256 + id - 188);
 }
 
 size_t mt_token_bytes(unsigned char *out, const char *text, size_t n)
@@ -48,7 +49,7 @@ size_t mt_token_bytes(unsigned char *out, const char *text, size_t n)
         utf8proc_int32_t c;
         utf8proc_ssize_t used =
             utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(n - i), &c);
-        int b = used > 0 ? mt_char_byte(c) : -1;
+        int b = used > 0 ? char_byte(c) : -1;
 
         if (b < 0) {
             memcpy(out, text, n);

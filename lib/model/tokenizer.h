@@ -17,7 +17,6 @@
 /* ---- bytes.c: files write bytes as printable characters, GPT-2's way ---- */
 
 int mt_byte_char(unsigned char b); /* byte to code point */
-int mt_char_byte(int32_t c);       /* code point to byte, -1 if it stands for none */
 unsigned char
 mt_byte_of_id(int id); /* byte of the ids 0..255 in the order of the released vocabularies */
 /* Bytes that a token's text stands for, into out (at most n); text with other characters stands for

@@ -134,11 +134,6 @@ int mt_wire_fd(const struct mt_wire_client *c)
     return c->fd;
 }
 
-bool mt_wire_buffered(const struct mt_wire_client *c)
-{
-    return json_array_size(c->queue) > 0 || c->eof || c->broken.code;
-}
-
 /* 0, -ETIMEDOUT or -EINTR. */
 static int wait_for(struct mt_wire_client *c, short events, int64_t until)
 {

@@ -92,11 +92,11 @@ static int put_line(struct feed_out *out, json_t *obj)
 
 static int put_held(struct feed_out *out, struct feed_stream *st)
 {
-    unsigned char *bytes = malloc(feed_stream_room(st));
+    unsigned char *bytes = malloc(mt_feed_stream_room(st));
     int rc = -ENOMEM;
 
     if (bytes)
-        rc = put(out, bytes, feed_stream_take(st, bytes));
+        rc = put(out, bytes, mt_feed_stream_take(st, bytes));
     free(bytes);
     return rc;
 }
@@ -119,7 +119,7 @@ static int put_sound(struct feed_out *out, const struct mt_feed_opts *o, struct 
     while (!stops && !(st->ended && st->n == 0)) {
         int64_t end = piece_end(o, k);
 
-        got = feed_stream_fill(st, end, e);
+        got = mt_feed_stream_fill(st, end, e);
         if (got < 0)
             t->source_failed = true;
         if (got == 0 && (o->pace || st->n == 0)) {
@@ -134,7 +134,7 @@ static int put_sound(struct feed_out *out, const struct mt_feed_opts *o, struct 
             start_ns = start_ns ? start_ns : out->clock.now_ns(&out->clock);
         }
         end = st->sent + st->n < end ? st->sent + st->n : end;
-        due = start_ns + feed_ns((double)end, o->open.rate_hz, o->speed);
+        due = start_ns + mt_feed_ns((double)end, o->open.rate_hz, o->speed);
         while (o->pace && !stops && out->clock.now_ns(&out->clock) < due)
             if ((rc = wait_until(out, -1, 0, due)) < 0 && rc != -EINTR)
                 return rc;
@@ -166,14 +166,14 @@ int mt_feed_pipe(struct mt_reel *r, const struct mt_feed_opts *o, int fd, struct
     sigprocmask(SIG_BLOCK, &block, &out.waiting);
     sigaction(SIGINT, &act, &old_int);
     sigaction(SIGTERM, &act, &old_term);
-    rc = feed_stream_open(&st, r, 0, o->loop, mt_feed_length_s(o, 0, 0), o->open.rate_hz);
+    rc = mt_feed_stream_open(&st, r, 0, o->loop, mt_feed_length_s(o, 0, 0), o->open.rate_hz);
     if (rc == 0)
-        rc = put_line(&out, feed_open_json(o, 0));
+        rc = put_line(&out, mt_feed_open_json(o, 0));
     if (rc == 0)
         rc = put_sound(&out, o, &st, t, e);
     if (rc == 0)
-        rc = put_line(&out, feed_end_json());
-    feed_stream_close(&st);
+        rc = put_line(&out, mt_feed_end_json());
+    mt_feed_stream_close(&st);
     t->interrupted = stops > 0;
     sigaction(SIGINT, &old_int, NULL);
     sigaction(SIGTERM, &old_term, NULL);

@@ -1,5 +1,5 @@
 /*
- * feed_record.c: the accounts of a session: which frames were sent and when they were due, which records came
+ * mt_feed_record.c: the accounts of a session: which frames were sent and when they were due, which records came
  * back. One frame, one record: whatever stays unanswered gets its record here at the end.
  */
 #include "wire/feed_run.h"
@@ -12,7 +12,7 @@
 /* More than any server may leave unanswered; a bound for one that answers nothing. */
 enum { IN_FLIGHT_MAX = 1 << 20 };
 
-int feed_record_sent(struct feed_session *s, int64_t due_ns)
+int mt_feed_record_sent(struct feed_session *s, int64_t due_ns)
 {
     if (s->n_due == s->cap_due) {
         size_t cap = s->cap_due ? s->cap_due * 2 : 16;
@@ -55,10 +55,10 @@ static void count(struct feed_run *r, enum mt_status status)
 {
     r->t->frames[status]++;
     if (status == MT_STALLED && r->t->first_stall_s < 0)
-        r->t->first_stall_s = (double)(feed_now(r) - r->start_ns) / 1e9;
+        r->t->first_stall_s = (double)(mt_feed_now(r) - r->start_ns) / 1e9;
 }
 
-void feed_record(struct feed_session *s, json_t *msg)
+void mt_feed_record(struct feed_session *s, json_t *msg)
 {
     struct feed_run *r = s->run;
     struct mt_record rec;
@@ -68,27 +68,27 @@ void feed_record(struct feed_session *s, json_t *msg)
     json_incref(msg);
     if (mt_wire_record_parse(msg, &rec, &name) < 0 || !(d = waiting(s, rec.frame))) {
         if (r->t->unexpected++ == 0)
-            feed_note(r, MT_ERROR,
-                      "session %s: a record that is broken, or of no frame that waits for one",
-                      s->name);
-        feed_line(r, msg);
+            mt_feed_note(r, MT_ERROR,
+                         "session %s: a record that is broken, or of no frame that waits for one",
+                         s->name);
+        mt_feed_line(r, msg);
         return;
     }
     count(r, rec.status);
     if (rec.status == MT_OK && rec.tokens_in > 0 && rec.tokens_out == 0)
         r->t->untruthful++;
-    mt_json_set_real(msg, "rtt_ms", (double)(feed_now(r) - d->due_ns) / 1e6);
+    mt_json_set_real(msg, "rtt_ms", (double)(mt_feed_now(r) - d->due_ns) / 1e6);
     if (rec.status == MT_OK || rec.status == MT_LATE) {
-        mt_hist_add(&r->t->rtt, feed_now(r) - d->due_ns);
+        mt_hist_add(&r->t->rtt, mt_feed_now(r) - d->due_ns);
         if (isfinite(rec.latency_ms))
             mt_hist_add(&r->t->latency, (int64_t)(fmin(rec.latency_ms, 1e12) * 1e6));
     }
     answered(s, d);
-    feed_line(r, msg);
+    mt_feed_line(r, msg);
 }
 
-void feed_record_own(struct feed_session *s, int64_t frame, enum mt_status status,
-                     const char *reason, double retry_s)
+void mt_feed_record_own(struct feed_session *s, int64_t frame, enum mt_status status,
+                        const char *reason, double retry_s)
 {
     json_t *o = json_pack("{s:s, s:s, s:I, s:s, s:s%}", "type", "frame", "session", s->name,
                           "frame", (json_int_t)frame, "status", mt_status_name(status), "reason",
@@ -99,10 +99,10 @@ void feed_record_own(struct feed_session *s, int64_t frame, enum mt_status statu
         mt_json_set_real(o, "retry_s", retry_s);
         json_object_set_new(o, "feed", json_integer(s->index));
     }
-    feed_line(s->run, o);
+    mt_feed_line(s->run, o);
 }
 
-void feed_record_rest(struct feed_session *s)
+void mt_feed_record_rest(struct feed_session *s)
 {
     double rest = fmod((double)s->stream.sent, s->frame_samples);
 
@@ -119,7 +119,7 @@ void feed_record_rest(struct feed_session *s)
         if (s->due[i].answered)
             continue;
         s->run->t->unanswered++;
-        feed_record_own(s, s->first + (int64_t)i, MT_FAILED, "no answer", NAN);
+        mt_feed_record_own(s, s->first + (int64_t)i, MT_FAILED, "no answer", NAN);
     }
     s->n_due = 0;
 }

@@ -100,48 +100,48 @@ struct feed_run {
 
 /* ---- feeder.c ---- */
 
-int64_t feed_now(struct feed_run *r);
-/* When the timer is to call feed_session_wake. */
-void feed_wake_at(struct feed_session *s, int64_t ns);
+int64_t mt_feed_now(struct feed_run *r);
+/* When the timer is to call mt_feed_session_wake. */
+void mt_feed_wake_at(struct feed_session *s, int64_t ns);
 /* The beat's next instant of this phase, not before ns; the first session to ask sets the beat. */
-int64_t feed_grid(struct feed_run *r, int64_t ns, double phase, double frame_s);
+int64_t mt_feed_grid(struct feed_run *r, int64_t ns, double phase, double frame_s);
 /* A line out; a failure stops the run. Takes the reference. */
-void feed_line(struct feed_run *r, json_t *obj);
-void feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...) MT_PRINTF(3, 4);
+void mt_feed_line(struct feed_run *r, json_t *obj);
+void mt_feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...) MT_PRINTF(3, 4);
 /* Stop everything; e is kept if it is the first. text NULL: nothing to say. */
-void feed_stop(struct feed_run *r, int rc, const char *text);
+void mt_feed_stop(struct feed_run *r, int rc, const char *text);
 /* All its handles are closed: unlinks and frees it. */
-void feed_session_gone(struct feed_session *s);
+void mt_feed_session_gone(struct feed_session *s);
 
 /* ---- feed_session.c ---- */
 
-int feed_session_new(struct feed_run *r, int64_t index, double arrived_s);
-void feed_session_wake(struct feed_session *s);
+int mt_feed_session_new(struct feed_run *r, int64_t index, double arrived_s);
+void mt_feed_session_wake(struct feed_session *s);
 /* The server opened it: its sound begins. */
-void feed_session_begin(struct feed_session *s);
+void mt_feed_session_begin(struct feed_session *s);
 /* Says `end` now; what was prepared and is not due stays unsent. */
-void feed_session_finish(struct feed_session *s);
+void mt_feed_session_finish(struct feed_session *s);
 /* Ends it with an account of every frame sent. why NULL: in order; else it counts as broken. */
-void feed_session_close(struct feed_session *s, const char *why);
+void mt_feed_session_close(struct feed_session *s, const char *why);
 /* Whether the server owes it a word, and since when. */
-bool feed_session_owed(const struct feed_session *s, int64_t *since_ns);
+bool mt_feed_session_owed(const struct feed_session *s, int64_t *since_ns);
 
 /* ---- feed_server.c ---- */
 
 /* What the server says: mt_wire_parser's callbacks. */
-int feed_on_message(void *session, json_t *msg, int64_t payload);
-int feed_on_payload(void *session, const unsigned char *bytes, size_t n);
+int mt_feed_on_message(void *session, json_t *msg, int64_t payload);
+int mt_feed_on_payload(void *session, const unsigned char *bytes, size_t n);
 
-/* ---- feed_record.c ---- */
+/* ---- mt_feed_record.c ---- */
 
 /* A record of this session came: account, add rtt_ms, pass on. */
-void feed_record(struct feed_session *s, json_t *msg);
+void mt_feed_record(struct feed_session *s, json_t *msg);
 /* Frame number k was sent, due at due_ns. Negative without memory. */
-int feed_record_sent(struct feed_session *s, int64_t due_ns);
+int mt_feed_record_sent(struct feed_session *s, int64_t due_ns);
 /* An error or refused record that the feeder makes itself. */
-void feed_record_own(struct feed_session *s, int64_t frame, enum mt_status status,
-                     const char *reason, double retry_s);
+void mt_feed_record_own(struct feed_session *s, int64_t frame, enum mt_status status,
+                        const char *reason, double retry_s);
 /* The frames that stayed without a record. */
-void feed_record_rest(struct feed_session *s);
+void mt_feed_record_rest(struct feed_session *s);
 
 #endif

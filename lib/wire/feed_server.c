@@ -39,28 +39,28 @@ static void on_opened(struct feed_session *s, json_t *msg)
         !(ahead >= 0 && ahead <= (double)rate * FRAME_SECONDS_MAX) ||
         !(fabs(s->frame_s * (double)rate - s->frame_samples) <= 1) ||
         (said && json_integer_value(said) != rate)) {
-        feed_session_close(
+        mt_feed_session_close(
             s, "the server's \"opened\" gives no frame length at the rate that was asked for");
         return;
     }
     s->ahead_samples = (int64_t)ceil(ahead);
-    s->opened_ns = feed_now(r);
+    s->opened_ns = mt_feed_now(r);
     r->t->opened++;
     json_object_set_new(msg, "feed", json_integer(s->index));
     mt_json_set_real(msg, "open_ms", (double)(s->opened_ns - s->opening_ns) / 1e6);
-    feed_note(r, MT_DEBUG, "session %s: number %" PRId64 ", open after %.1f ms", s->name, s->index,
-              (double)(s->opened_ns - s->opening_ns) / 1e6);
-    feed_line(r, json_incref(msg));
+    mt_feed_note(r, MT_DEBUG, "session %s: number %" PRId64 ", open after %.1f ms", s->name,
+                 s->index, (double)(s->opened_ns - s->opening_ns) / 1e6);
+    mt_feed_line(r, json_incref(msg));
     if (o->frame_ns > 0 && fabs(s->frame_s * 1e9 - (double)o->frame_ns) > 1000) {
         char text[120];
 
         snprintf(text, sizeof(text), "--frame: the server's frames are %g s long, not %g s",
                  s->frame_s, (double)o->frame_ns / 1e9);
-        feed_stop(r, -EINVAL, text);
+        mt_feed_stop(r, -EINVAL, text);
         return;
     }
     if (s->state == FEED_OPENING)
-        feed_session_begin(s);
+        mt_feed_session_begin(s);
 }
 
 static void on_refused(struct feed_session *s, json_t *msg)
@@ -69,9 +69,9 @@ static void on_refused(struct feed_session *s, json_t *msg)
     json_t *retry = json_object_get(msg, "retry_s");
 
     s->run->t->refused++;
-    feed_record_own(s, 0, MT_REFUSED, reason ? reason : "no reason given",
-                    json_is_number(retry) ? json_number_value(retry) : NAN);
-    feed_session_close(s, NULL);
+    mt_feed_record_own(s, 0, MT_REFUSED, reason ? reason : "no reason given",
+                       json_is_number(retry) ? json_number_value(retry) : NAN);
+    mt_feed_session_close(s, NULL);
 }
 
 static void on_closed(struct feed_session *s, json_t *msg)
@@ -81,13 +81,13 @@ static void on_closed(struct feed_session *s, json_t *msg)
 
     if (json_is_integer(frames))
         s->closed_frames = json_integer_value(frames);
-    feed_line(s->run, json_incref(msg));
+    mt_feed_line(s->run, json_incref(msg));
     if (s->state != FEED_ENDED && !s->run->grace_ns) {
         s->run->t->cut++;
-        feed_note(s->run, MT_ERROR, "session %s: the server closed it before its end: %s", s->name,
-                  reason ? reason : "no reason given");
+        mt_feed_note(s->run, MT_ERROR, "session %s: the server closed it before its end: %s",
+                     s->name, reason ? reason : "no reason given");
     }
-    feed_session_close(s, NULL);
+    mt_feed_session_close(s, NULL);
 }
 
 static void on_error(struct feed_session *s, json_t *msg)
@@ -96,8 +96,8 @@ static void on_error(struct feed_session *s, json_t *msg)
     char why[500];
 
     snprintf(why, sizeof(why), "the server says: %s", text ? text : "an error without a text");
-    feed_line(s->run, json_incref(msg));
-    feed_session_close(s, why);
+    mt_feed_line(s->run, json_incref(msg));
+    mt_feed_session_close(s, why);
 }
 
 /* ---- sound ---- */
@@ -117,24 +117,24 @@ static void on_audio(struct feed_session *s, json_t *msg)
         return;
     if (!s->wav && s->wav_rate_hz == 0) {
         if (rate < MT_WIRE_RATE_MIN || rate > MT_WIRE_RATE_MAX) {
-            feed_session_close(s, "the server's \"audio\" names no rate that can be played");
+            mt_feed_session_close(s, "the server's \"audio\" names no rate that can be played");
             return;
         }
         s->wav_rate_hz = (int)rate;
         snprintf(path, sizeof(path), "%s/%" PRId64 ".wav", r->o->play_dir, s->index);
         if (mt_wav_create(&s->wav, path, (int)rate, &e) < 0) {
-            feed_stop(r, e.code ? e.code : -EIO, e.text);
+            mt_feed_stop(r, e.code ? e.code : -EIO, e.text);
             return;
         }
     }
     if (rate && rate != s->wav_rate_hz) {
-        feed_session_close(s, "the server changed the rate of its sound within a call");
+        mt_feed_session_close(s, "the server changed the rate of its sound within a call");
         return;
     }
     s->spoke = s->wav != NULL;
 }
 
-int feed_on_payload(void *session, const unsigned char *bytes, size_t n)
+int mt_feed_on_payload(void *session, const unsigned char *bytes, size_t n)
 {
     struct feed_session *s = session;
     float pcm[1024];
@@ -151,7 +151,7 @@ int feed_on_payload(void *session, const unsigned char *bytes, size_t n)
         s->has_half = !s->has_half;
         if (k == (int64_t)MT_COUNT(pcm) || (i + 1 == n && k > 0)) {
             if (mt_wav_write(s->wav, pcm, k) < 0) {
-                feed_stop(s->run, -EIO, "--play: a sound could not be written");
+                mt_feed_stop(s->run, -EIO, "--play: a sound could not be written");
                 return 1;
             }
             k = 0;
@@ -162,17 +162,17 @@ int feed_on_payload(void *session, const unsigned char *bytes, size_t n)
 
 /* ---- */
 
-int feed_on_message(void *session, json_t *msg, int64_t payload)
+int mt_feed_on_message(void *session, json_t *msg, int64_t payload)
 {
     struct feed_session *s = session;
     const char *type = json_string_value(json_object_get(msg, "type"));
     struct mt_err e = {0};
 
-    s->run->heard_ns = feed_now(s->run);
+    s->run->heard_ns = mt_feed_now(s->run);
     s->has_half = false;
     s->spoke = false;
     if (!s->greeted && mt_wire_check_version(msg, &e) < 0) {
-        feed_session_close(s, e.text);
+        mt_feed_session_close(s, e.text);
         return 1;
     }
     s->greeted = true;
@@ -183,7 +183,7 @@ int feed_on_message(void *session, json_t *msg, int64_t payload)
     } else if (s->state == FEED_OPENING && !strcmp(type, "refused")) {
         on_refused(s, msg);
     } else if (s->state != FEED_OPENING && !strcmp(type, "frame")) {
-        feed_record(s, msg);
+        mt_feed_record(s, msg);
     } else if (s->state != FEED_OPENING && !strcmp(type, "audio")) {
         on_audio(s, msg);
     } else if (s->state != FEED_OPENING && !strcmp(type, "closed")) {
@@ -192,7 +192,7 @@ int feed_on_message(void *session, json_t *msg, int64_t payload)
         char why[120];
 
         snprintf(why, sizeof(why), "the server sent \"%.40s\", which has no place here", type);
-        feed_session_close(s, why);
+        mt_feed_session_close(s, why);
     }
     (void)payload;
     return s->state == FEED_CLOSING;

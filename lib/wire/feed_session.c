@@ -38,7 +38,7 @@ static void handle_closed(struct feed_session *s)
         return;
     mt_wire_parser_free(&s->parser);
     free(s->due);
-    feed_session_gone(s);
+    mt_feed_session_gone(s);
 }
 
 static void pipe_closed(uv_handle_t *h)
@@ -70,7 +70,7 @@ static void source_ready(uv_poll_t *poll, int status, int events)
     (void)events;
     uv_poll_stop(poll);
     if (src->s->state == FEED_SENDING)
-        feed_session_wake(src->s);
+        mt_feed_session_wake(src->s);
 }
 
 /* Wake this session when its pipe has more. */
@@ -85,7 +85,7 @@ static void source_wait(struct feed_session *s)
 
         if (!src || uv_poll_init(&s->run->loop, &src->poll, fd) < 0) {
             free(src);
-            feed_session_close(s, "cannot wait for its sound");
+            mt_feed_session_close(s, "cannot wait for its sound");
             return;
         }
         src->poll.data = src;
@@ -109,13 +109,13 @@ static void written(uv_write_t *req, int status)
         /* The server left; what it said before it did is still read, and the end of that closes the session. */
         s->stream.n = 0;
         s->stream.ended = true;
-        feed_wake_at(s, INT64_MAX);
+        mt_feed_wake_at(s, INT64_MAX);
     } else if (!s->run->o->pace && status == 0) {
         for (int64_t k = w->frame_from; k < w->frame_to; k++)
             if (k >= s->first && k - s->first < (int64_t)s->n_due)
-                s->due[k - s->first].due_ns = feed_now(s->run);
+                s->due[k - s->first].due_ns = mt_feed_now(s->run);
         if (s->state == FEED_SENDING && s->unsent_bytes == 0 && w->frame_to >= 0)
-            feed_wake_at(s, feed_now(s->run));
+            mt_feed_wake_at(s, mt_feed_now(s->run));
     }
     free(w);
 }
@@ -132,14 +132,14 @@ static void write_out(struct feed_session *s, struct feed_write *w)
     if (s->unsent_bytes > UNSENT_LIMIT && s->unsent_bytes > 2 * w->n) {
         s->unsent_bytes -= w->n;
         free(w);
-        feed_session_close(s, "the server does not read");
+        mt_feed_session_close(s, "the server does not read");
         return;
     }
     rc = uv_write(&w->req, (uv_stream_t *)&s->pipe, &buf, 1, written);
     if (rc < 0) {
         s->unsent_bytes -= w->n;
         free(w);
-        feed_session_close(s, uv_strerror(rc));
+        mt_feed_session_close(s, uv_strerror(rc));
     }
 }
 
@@ -167,7 +167,7 @@ static bool send_object(struct feed_session *s, json_t *obj)
     free(text);
     json_decref(obj);
     if (!w) {
-        feed_session_close(s, "out of memory");
+        mt_feed_session_close(s, "out of memory");
         return false;
     }
     write_out(s, w);
@@ -176,7 +176,7 @@ static bool send_object(struct feed_session *s, json_t *obj)
 
 /* ---- connecting ---- */
 
-int feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
+int mt_feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
 {
     struct feed_session *s = calloc(1, sizeof(*s));
     int rc;
@@ -189,15 +189,16 @@ int feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
     s->closed_frames = -1;
     s->wake_ns = INT64_MAX;
     snprintf(s->name, sizeof(s->name), "feed-%" PRId64, index);
-    rc = feed_stream_open(&s->stream, r->reel, index, r->o->loop, s->length_s, r->o->open.rate_hz);
+    rc = mt_feed_stream_open(&s->stream, r->reel, index, r->o->loop, s->length_s,
+                             r->o->open.rate_hz);
     if (rc < 0) {
         free(s);
         return rc;
     }
     mt_wire_parser_init(&s->parser);
     s->parser.ctx = s;
-    s->parser.on_message = feed_on_message;
-    s->parser.on_payload = feed_on_payload;
+    s->parser.on_message = mt_feed_on_message;
+    s->parser.on_payload = mt_feed_on_payload;
     uv_pipe_init(&r->loop, &s->pipe, 0);
     s->pipe.data = s;
     s->handles = 1;
@@ -207,7 +208,7 @@ int feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
     r->sessions = s;
     r->t->arrived++;
     r->t->active++;
-    feed_wake_at(s, feed_now(r));
+    mt_feed_wake_at(s, mt_feed_now(r));
     return 0;
 }
 
@@ -228,11 +229,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (s->state == FEED_CLOSING || n == 0)
         return;
     if (n == UV_EOF || n == UV_ECONNRESET) {
-        feed_session_close(s, "the server closed the connection before the call was over");
+        mt_feed_session_close(s, "the server closed the connection before the call was over");
         return;
     }
     if (n < 0) {
-        feed_session_close(s, uv_strerror((int)n));
+        mt_feed_session_close(s, uv_strerror((int)n));
         return;
     }
     rc = mt_wire_parse(&s->parser, (const unsigned char *)buf->base, (size_t)n, &e);
@@ -240,7 +241,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         char why[sizeof(e.text) + 40];
 
         snprintf(why, sizeof(why), "the server's line is broken: %s", e.text);
-        feed_session_close(s, why);
+        mt_feed_session_close(s, why);
     }
 }
 
@@ -271,7 +272,7 @@ static void session_connect(struct feed_session *s)
     int rc;
 
     if (fd == -EAGAIN || fd == -EINTR) {
-        feed_wake_at(s, feed_now(r) + RETRY_NS);
+        mt_feed_wake_at(s, mt_feed_now(r) + RETRY_NS);
         return;
     }
     rc = fd < 0 ? fd : uv_pipe_open(&s->pipe, fd);
@@ -285,17 +286,17 @@ static void session_connect(struct feed_session *s)
         if (fd >= 0)
             close(fd);
         if (!r->connected)
-            feed_stop(r, rc, why);
+            mt_feed_stop(r, rc, why);
         else
-            feed_session_close(s, why);
+            mt_feed_session_close(s, why);
         return;
     }
     r->connected = true;
     s->state = FEED_OPENING;
-    s->opening_ns = feed_now(r);
+    s->opening_ns = mt_feed_now(r);
     uv_read_start((uv_stream_t *)&s->pipe, buffer, on_read);
-    if (!(open = feed_open_json(r->o, s->index))) {
-        feed_session_close(s, "out of memory");
+    if (!(open = mt_feed_open_json(r->o, s->index))) {
+        mt_feed_session_close(s, "out of memory");
         return;
     }
     send_object(s, open);
@@ -314,7 +315,8 @@ static int64_t frame_end(const struct feed_session *s, int64_t k)
 /* When the sound up to `sample` has been spoken. */
 static int64_t due_of(const struct feed_session *s, int64_t sample)
 {
-    int64_t due = s->start_ns + feed_ns((double)sample, s->run->o->open.rate_hz, s->run->o->speed);
+    int64_t due =
+        s->start_ns + mt_feed_ns((double)sample, s->run->o->open.rate_hz, s->run->o->speed);
 
     return due > s->opened_ns ? due : s->opened_ns;
 }
@@ -327,14 +329,14 @@ static bool prepare(struct feed_session *s)
 {
     struct mt_err e = {0};
     bool live = mt_tape_wait_fd(s->stream.tape) >= 0;
-    int rc = feed_stream_fill(&s->stream, frame_end(s, s->piece), &e);
+    int rc = mt_feed_stream_fill(&s->stream, frame_end(s, s->piece), &e);
 
     if (rc < 0) {
         s->run->t->source_failed = true;
-        feed_note(s->run, MT_ERROR, "%s", e.code ? e.text : strerror(-rc));
+        mt_feed_note(s->run, MT_ERROR, "%s", e.code ? e.text : strerror(-rc));
     }
     if (live)
-        s->ready_ns = feed_now(s->run);
+        s->ready_ns = mt_feed_now(s->run);
     return rc != 0;
 }
 
@@ -355,7 +357,7 @@ static void schedule(struct feed_session *s)
 
     if (st->ended && st->sent + st->n < upto)
         upto = st->sent + st->n;
-    feed_wake_at(s, s->run->o->pace ? due_of(s, upto) : feed_now(s->run));
+    mt_feed_wake_at(s, s->run->o->pace ? due_of(s, upto) : mt_feed_now(s->run));
 }
 
 /* All that is held goes out, and `end` behind it when nothing follows. */
@@ -363,38 +365,38 @@ static void send_held(struct feed_session *s)
 {
     struct feed_run *r = s->run;
     struct feed_stream *st = &s->stream;
-    struct feed_write *w = write_new(feed_stream_room(st));
-    int64_t now = feed_now(r);
+    struct feed_write *w = write_new(mt_feed_stream_room(st));
+    int64_t now = mt_feed_now(r);
     int rc = 0;
 
     if (!w) {
-        feed_session_close(s, "out of memory");
+        mt_feed_session_close(s, "out of memory");
         return;
     }
-    w->n = feed_stream_take(st, w->bytes);
+    w->n = mt_feed_stream_take(st, w->bytes);
     w->frame_from = s->piece;
     while (rc == 0 && frame_end(s, s->piece) <= st->sent) {
-        rc = feed_record_sent(s, due_to_record(s, frame_end(s, s->piece), now));
+        rc = mt_feed_record_sent(s, due_to_record(s, frame_end(s, s->piece), now));
         s->piece++;
     }
     if (st->ended) {
         /* The rest, and frames that only waited for what the model hears beyond them, are complete with `end`. */
         while (rc == 0 && (double)s->piece * s->frame_samples < (double)st->sent - 1e-6) {
-            rc = feed_record_sent(s, due_to_record(s, st->sent, now));
+            rc = mt_feed_record_sent(s, due_to_record(s, st->sent, now));
             s->piece++;
         }
         w->n += (size_t)sprintf((char *)w->bytes + w->n, "{\"type\":\"end\"}\n");
         s->state = FEED_ENDED;
         s->ended_ns = now;
-        feed_wake_at(s, INT64_MAX);
+        mt_feed_wake_at(s, INT64_MAX);
     }
     w->frame_to = s->piece;
     write_out(s, w);
     if (rc < 0)
-        feed_session_close(s, "too many frames without an answer");
+        mt_feed_session_close(s, "too many frames without an answer");
 }
 
-void feed_session_begin(struct feed_session *s)
+void mt_feed_session_begin(struct feed_session *s)
 {
     struct feed_run *r = s->run;
     int64_t began;
@@ -411,7 +413,7 @@ void feed_session_begin(struct feed_session *s)
         s->start_ns = began;
     } else {
         s->start_ns = r->o->pace
-                          ? feed_grid(r, s->opened_ns, mt_feed_phase(r->o, s->index), s->frame_s)
+                          ? mt_feed_grid(r, s->opened_ns, mt_feed_phase(r->o, s->index), s->frame_s)
                           : s->opened_ns;
     }
     schedule(s);
@@ -435,22 +437,22 @@ static void send_due(struct feed_session *s)
         schedule(s);
 }
 
-void feed_session_wake(struct feed_session *s)
+void mt_feed_session_wake(struct feed_session *s)
 {
     if (s->state == FEED_CONNECTING)
         session_connect(s);
     else if (s->state == FEED_SENDING && !s->start_ns)
-        feed_session_begin(s);
+        mt_feed_session_begin(s);
     else if (s->state == FEED_SENDING)
         send_due(s);
 }
 
 /* ---- the end ---- */
 
-void feed_session_finish(struct feed_session *s)
+void mt_feed_session_finish(struct feed_session *s)
 {
     if (s->state == FEED_CONNECTING || s->state == FEED_OPENING) {
-        feed_session_close(s, NULL);
+        mt_feed_session_close(s, NULL);
     } else if (s->state == FEED_SENDING) {
         s->stream.n = 0;
         s->stream.ended = true;
@@ -459,7 +461,7 @@ void feed_session_finish(struct feed_session *s)
     }
 }
 
-void feed_session_close(struct feed_session *s, const char *why)
+void mt_feed_session_close(struct feed_session *s, const char *why)
 {
     bool unopened = s->state == FEED_CONNECTING || s->state == FEED_OPENING;
 
@@ -469,22 +471,22 @@ void feed_session_close(struct feed_session *s, const char *why)
         FEED_CLOSING; /* first: a line that can't be written closes all sessions, this one too */
     if (why) {
         s->run->t->broken++;
-        feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
+        mt_feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
         if (unopened)
-            feed_record_own(s, 0, MT_FAILED, why, NAN);
+            mt_feed_record_own(s, 0, MT_FAILED, why, NAN);
     }
-    feed_record_rest(s);
-    feed_wake_at(s, INT64_MAX);
+    mt_feed_record_rest(s);
+    mt_feed_wake_at(s, INT64_MAX);
     if (mt_wav_close(&s->wav) < 0) {
         s->run->t->source_failed = true;
-        feed_note(s->run, MT_ERROR, "session %s: its sound could not be written", s->name);
+        mt_feed_note(s->run, MT_ERROR, "session %s: its sound could not be written", s->name);
     }
-    feed_stream_close(&s->stream);
+    mt_feed_stream_close(&s->stream);
     source_close(s);
     uv_close((uv_handle_t *)&s->pipe, pipe_closed);
 }
 
-bool feed_session_owed(const struct feed_session *s, int64_t *since_ns)
+bool mt_feed_session_owed(const struct feed_session *s, int64_t *since_ns)
 {
     if (s->state == FEED_OPENING)
         *since_ns = s->opening_ns;

@@ -12,8 +12,8 @@
 /* Far below MT_WIRE_PAYLOAD_MAX, so that a reader that buffers whole messages is not asked for much. */
 enum { MESSAGE_SAMPLES = 256 << 10, MESSAGE_LINE = 64 };
 
-int feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
-                     double length_s, int rate_hz)
+int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
+                        double length_s, int rate_hz)
 {
     double samples = rint(length_s * rate_hz);
 
@@ -23,7 +23,7 @@ int feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bo
     return mt_tape_open(&s->tape, r, first, loop);
 }
 
-void feed_stream_close(struct feed_stream *s)
+void mt_feed_stream_close(struct feed_stream *s)
 {
     mt_tape_close(&s->tape);
     free(s->hold);
@@ -32,7 +32,7 @@ void feed_stream_close(struct feed_stream *s)
     s->ended = true;
 }
 
-int feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
+int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
 {
     int64_t want = (upto < s->budget ? upto : s->budget) - s->sent;
 
@@ -67,7 +67,7 @@ static size_t sample_bytes(const struct feed_stream *s)
     return s->format == MT_PCM_F32LE ? 4 : 2;
 }
 
-size_t feed_stream_room(const struct feed_stream *s)
+size_t mt_feed_stream_room(const struct feed_stream *s)
 {
     return (size_t)s->n * sample_bytes(s) + (size_t)(s->n / MESSAGE_SAMPLES + 1) * MESSAGE_LINE;
 }
@@ -91,7 +91,7 @@ static unsigned char *put_samples(unsigned char *out, enum mt_pcm format, const 
     return out;
 }
 
-size_t feed_stream_take(struct feed_stream *s, unsigned char *out)
+size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out)
 {
     unsigned char *p = out;
     int64_t at = 0;
@@ -109,7 +109,7 @@ size_t feed_stream_take(struct feed_stream *s, unsigned char *out)
     return (size_t)(p - out);
 }
 
-json_t *feed_open_json(const struct mt_feed_opts *o, int64_t i)
+json_t *mt_feed_open_json(const struct mt_feed_opts *o, int64_t i)
 {
     struct mt_wire_open open = o->open;
 
@@ -120,12 +120,12 @@ json_t *feed_open_json(const struct mt_feed_opts *o, int64_t i)
     return mt_wire_open_json(&open);
 }
 
-json_t *feed_end_json(void)
+json_t *mt_feed_end_json(void)
 {
     return json_pack("{s:s}", "type", "end");
 }
 
-int64_t feed_ns(double samples, int rate_hz, double speed)
+int64_t mt_feed_ns(double samples, int rate_hz, double speed)
 {
     double ns = samples / rate_hz / speed * 1e9;
 

@@ -16,22 +16,22 @@ struct feed_stream {
     bool ended; /* nothing follows what is held */
 };
 
-int feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
-                     double length_s, int rate_hz);
-void feed_stream_close(struct feed_stream *s);
+int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
+                        double length_s, int rate_hz);
+void mt_feed_stream_close(struct feed_stream *s);
 /*
  * Hold everything up to sample `upto` of the session. 1 when it is there or the sound has ended (s->ended), 0 when a
  * pipe has no more now, negative with e when the source failed (and has ended).
  */
-int feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e);
+int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e);
 /* Bytes of the audio messages for all that is held, and the messages; returns the bytes written. Counts the samples as sent. */
-size_t feed_stream_room(const struct feed_stream *s);
-size_t feed_stream_take(struct feed_stream *s, unsigned char *out);
+size_t mt_feed_stream_room(const struct feed_stream *s);
+size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out);
 
 /* The `open` of session i. NULL without memory or for a prompt that is not UTF-8. */
-json_t *feed_open_json(const struct mt_feed_opts *o, int64_t i);
-json_t *feed_end_json(void);
+json_t *mt_feed_open_json(const struct mt_feed_opts *o, int64_t i);
+json_t *mt_feed_end_json(void);
 /* Samples of session time t at a rate, and back on the clock (ns). */
-int64_t feed_ns(double samples, int rate_hz, double speed);
+int64_t mt_feed_ns(double samples, int rate_hz, double speed);
 
 #endif

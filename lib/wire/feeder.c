@@ -19,14 +19,14 @@
 #define LOCK_NS                                                                                    \
     (50 * MT_NS_PER_MS) /* for all sessions that start together to be open before the first beat */
 
-int64_t feed_now(struct feed_run *r)
+int64_t mt_feed_now(struct feed_run *r)
 {
     return r->clock.now_ns(&r->clock);
 }
 
 /* ---- output ---- */
 
-void feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...)
+void mt_feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...)
 {
     char text[600];
     va_list ap;
@@ -37,7 +37,7 @@ void feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...)
     r->o->note(r->o->ctx, level, text);
 }
 
-void feed_line(struct feed_run *r, json_t *obj)
+void mt_feed_line(struct feed_run *r, json_t *obj)
 {
     int rc;
 
@@ -47,7 +47,7 @@ void feed_line(struct feed_run *r, json_t *obj)
     }
     rc = r->o->line(r->o->ctx, obj);
     if (rc < 0)
-        feed_stop(r, rc, NULL);
+        mt_feed_stop(r, rc, NULL);
 }
 
 /* ---- what is due: a binary heap, 1-based ---- */
@@ -83,7 +83,7 @@ static void set_timer(struct feed_run *r)
     struct itimerspec it = {0};
 
     if (r->next_index < r->o->sessions) {
-        int64_t arrival = r->start_ns + feed_ns(r->arrival_s, 1, r->o->speed);
+        int64_t arrival = r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed);
 
         at = arrival < at ? arrival : at;
     }
@@ -97,7 +97,7 @@ static void set_timer(struct feed_run *r)
     timerfd_settime(r->timer_fd, TFD_TIMER_ABSTIME, &it, NULL);
 }
 
-void feed_wake_at(struct feed_session *s, int64_t ns)
+void mt_feed_wake_at(struct feed_session *s, int64_t ns)
 {
     struct feed_run *r = s->run;
     size_t at = s->heap_at;
@@ -119,7 +119,7 @@ void feed_wake_at(struct feed_session *s, int64_t ns)
     set_timer(r);
 }
 
-int64_t feed_grid(struct feed_run *r, int64_t ns, double phase, double frame_s)
+int64_t mt_feed_grid(struct feed_run *r, int64_t ns, double phase, double frame_s)
 {
     double period = frame_s * 1e9 / r->o->speed;
     double first;
@@ -163,11 +163,11 @@ static void plan_arrival(struct feed_run *r)
 static void arrive(struct feed_run *r)
 {
     while (r->next_index < r->o->sessions &&
-           r->start_ns + feed_ns(r->arrival_s, 1, r->o->speed) <= feed_now(r)) {
-        int rc = heap_room(r) ? feed_session_new(r, r->next_index, r->arrival_s) : -ENOMEM;
+           r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed) <= mt_feed_now(r)) {
+        int rc = heap_room(r) ? mt_feed_session_new(r, r->next_index, r->arrival_s) : -ENOMEM;
 
         if (rc < 0) {
-            feed_stop(r, rc, strerror(-rc));
+            mt_feed_stop(r, rc, strerror(-rc));
             return;
         }
         r->next_index++;
@@ -192,7 +192,7 @@ static void finish_if_done(struct feed_run *r)
         uv_close((uv_handle_t *)&r->signals[i], watch_closed);
 }
 
-void feed_session_gone(struct feed_session *s)
+void mt_feed_session_gone(struct feed_session *s)
 {
     struct feed_run *r = s->run;
 
@@ -219,10 +219,10 @@ static void for_all(struct feed_run *r, void (*act)(struct feed_session *s))
 
 static void close_now(struct feed_session *s)
 {
-    feed_session_close(s, NULL);
+    mt_feed_session_close(s, NULL);
 }
 
-void feed_stop(struct feed_run *r, int rc, const char *text)
+void mt_feed_stop(struct feed_run *r, int rc, const char *text)
 {
     if (r->rc < 0)
         return;
@@ -242,14 +242,14 @@ static void on_signal(uv_signal_t *h, int number)
         return;
     }
     r->t->interrupted = true;
-    r->grace_ns = feed_now(r) + GRACE_NS;
-    for_all(r, feed_session_finish);
+    r->grace_ns = mt_feed_now(r) + GRACE_NS;
+    for_all(r, mt_feed_session_finish);
 }
 
 static void on_check(uv_timer_t *h)
 {
     struct feed_run *r = h->data;
-    int64_t now = feed_now(r);
+    int64_t now = mt_feed_now(r);
     char why[100];
 
     if (r->grace_ns && now > r->grace_ns) {
@@ -260,11 +260,11 @@ static void on_check(uv_timer_t *h)
     for (struct feed_session *s = r->sessions; s && r->o->wait_ns > 0; s = s->next) {
         int64_t since;
 
-        if (s->state == FEED_CLOSING || !feed_session_owed(s, &since))
+        if (s->state == FEED_CLOSING || !mt_feed_session_owed(s, &since))
             continue;
         since = since > r->heard_ns ? since : r->heard_ns;
         if (now - since > r->o->wait_ns)
-            feed_session_close(s, why);
+            mt_feed_session_close(s, why);
     }
     if (r->o->progress && ++r->checks % (1000 / CHECK_MS) == 0)
         r->o->progress(r->o->ctx, (double)(now - r->start_ns) / 1e9);
@@ -280,11 +280,11 @@ static void on_timer(uv_poll_t *h, int status, int events)
     if (read(r->timer_fd, &count, sizeof(count)) < 0)
         return; /* set anew meanwhile */
     r->timer_ns = 0;
-    while (r->n_heap && r->heap[1]->wake_ns <= feed_now(r)) {
+    while (r->n_heap && r->heap[1]->wake_ns <= mt_feed_now(r)) {
         struct feed_session *s = r->heap[1];
 
-        feed_wake_at(s, INT64_MAX);
-        feed_session_wake(s);
+        mt_feed_wake_at(s, INT64_MAX);
+        mt_feed_session_wake(s);
     }
     arrive(r);
     set_timer(r);
@@ -349,14 +349,14 @@ int mt_feed_socket(struct mt_reel *reel, const struct mt_feed_opts *o, struct mt
     if ((rc = run_init(r)) < 0) {
         mt_err_set(e, rc, "cannot start a loop: %s", strerror(-rc));
     } else {
-        r->start_ns = feed_now(r);
+        r->start_ns = mt_feed_now(r);
         plan_arrival(r);
         set_timer(r);
         finish_if_done(r);
         uv_run(&r->loop, UV_RUN_DEFAULT);
         uv_loop_close(&r->loop);
         rc = r->rc;
-        t->run_s = (double)(feed_now(r) - r->start_ns) / 1e9;
+        t->run_s = (double)(mt_feed_now(r) - r->start_ns) / 1e9;
     }
     if (r->timer_fd >= 0)
         close(r->timer_fd);

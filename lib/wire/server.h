@@ -42,8 +42,6 @@ void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m);
 struct mt_conn *mt_conn_find(struct mt_server *s, const struct mt_mail *m);
 /* A record for those who watch. */
 void mt_conn_broadcast(struct mt_server *s, const struct mt_mail *m);
-/* Look for clients that left unnoticed. True while there are connections that need it. */
-bool mt_conn_sweep(struct mt_server *s);
 /* The server stops: sessions are no longer read, those that have not said anything are refused. */
 void mt_conn_stop_all(struct mt_server *s);
 /* Say what is left to say and close; now: without. */

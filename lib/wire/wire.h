@@ -127,7 +127,5 @@ int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, siz
 /* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO; -EINTR
  * (nothing in e) when a signal came, so that a watcher can stop. */
 int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e);
-/* Whether mt_wire_recv would return at once with what was already read: ask before polling the descriptor. */
-bool mt_wire_buffered(const struct mt_wire_client *c);
 
 #endif

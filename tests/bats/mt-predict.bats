@@ -123,11 +123,16 @@ collapse() {
   done
 }
 
-@test "mt-predict: a table has the same names and says never" {
+@test "mt-predict: a table has labels and units, and says never" {
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 30 --format table
-  [[ $output == *t_sat_s*131.072* ]]
+  [[ $output == *"saturation "*" 131.1 s after the start (130.6 s with locked phases, 130.5 s with random ones)"* ]]
+  [[ $output =~ cache\ +unbounded,\ bf16,\ 512\ KiB\ a\ token ]]
+  [[ $output != *[][{}]* ]]
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=100 --format table
-  [[ $output =~ t_sat_s\ +never ]]
+  [[ $output =~ saturation\ +never ]]
+  [[ $output != *"they fit"* ]] # no number of sessions was given
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 8b -n 29 --format table
+  [[ $output =~ window\ that\ fits\ +none ]]
 }
 
 @test "mt-predict: models from files" {
@@ -223,7 +228,7 @@ collapse() {
 
 @test "mt-predict: a table on a terminal" {
   run -0 --separate-stderr script -qec 'mt-predict -m moshi-7b --pool 24GiB -n 30' /dev/null
-  [[ $output =~ t_sat_s\ +131.072 ]]
+  [[ $output =~ saturation\ +131.1\ s ]]
 }
 
 @test "mt-predict: a recorded collapse is found and was foretold at half of the way" {
@@ -275,7 +280,7 @@ collapse() {
   [ "$(get rho)" = 0.41 ]
   [ "$(jq 'has("t_collapse_s")' <<<"$output")" = false ]
   run -0 --separate-stderr mt-predict --format table frames.ndjson
-  [[ $output =~ t_sat_s\ +never ]]
+  [[ $output =~ saturation\ +never ]]
 }
 
 @test "mt-predict: no records is exit 1, too few are a warning" {

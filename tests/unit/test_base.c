@@ -504,6 +504,41 @@ static void test_lines_any_length_and_bound(void **state)
     assert_int_equal(status, 0);
 }
 
+/* Adds the line to ctx, a text; "bad" is broken, "stop" ends it. */
+static int take_line(void *ctx, const char *line, size_t n)
+{
+    char *all = ctx;
+
+    assert_int_equal(strlen(line), n);
+    strcat(strcat(all, line), ";");
+    return !strcmp(line, "bad") ? -EBADMSG : !strcmp(line, "stop") ? -EPIPE : 1;
+}
+
+static void test_lines_each(void **state)
+{
+    static const char text[] = "one\n\nbad\n123456789\ntwo\nstop\nthree\nlast";
+    char all[100] = "";
+    int64_t broken = 0;
+    int p[2], fd;
+
+    (void)state;
+    assert_int_equal(pipe(p), 0);
+    assert_true(write(p[1], text, strlen(text)) == (ssize_t)strlen(text));
+    close(p[1]);
+    assert_int_equal(mt_lines_each(p[0], 8, take_line, all, &broken), -EPIPE);
+    assert_string_equal(all, "one;bad;two;stop;");
+    assert_int_equal(broken, 2);
+    close(p[0]);
+
+    fd = open("/", O_RDONLY);
+    assert_int_equal(mt_lines_each(fd, 8, take_line, all, &broken), -EISDIR);
+    close(fd);
+    fd = open("/dev/null", O_RDONLY);
+    assert_int_equal(mt_lines_each(fd, 8, take_line, all, &broken), 0);
+    close(fd);
+    assert_int_equal(broken, 2);
+}
+
 static void test_lines_read_error(void **state)
 {
     struct mt_lines *l;
@@ -589,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_lines_any_length_and_bound),
         cmocka_unit_test(test_lines_read_error),
+        cmocka_unit_test(test_lines_each),
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_mem),
         cmocka_unit_test(test_hash_and_mix),

@@ -14,12 +14,13 @@
 #include <sys/stat.h>
 
 #include "fake_server.h"
+#include "util.h"
 
 #define FRAME_S 0.02
 #define FRAME   INT64_C(320)
 enum { AHEAD = 40, MAX_LINES = 4000 };
 
-static char dir[] = "/tmp/test_feeder.XXXXXX";
+static char dir[32];
 
 /* ---- a run ---- */
 
@@ -773,12 +774,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_held_or_not, begin, finish),
         cmocka_unit_test_setup_teardown(test_nothing_to_repeat, begin, finish),
     };
-    char command[64];
     int failed;
 
-    if (!mkdtemp(dir))
+    if (util_dir_make(dir) < 0)
         return 1;
     failed = cmocka_run_group_tests(tests, NULL, NULL);
-    snprintf(command, sizeof(command), "rm -rf %s", dir);
-    return system(command) || failed;
+    return util_dir_remove(dir) || failed;
 }

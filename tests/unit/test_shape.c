@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "util.h"
+
 static void test_names(void **state)
 {
     static const struct {
@@ -203,40 +205,30 @@ static void test_synth(void **state)
     }
 }
 
-static void write_file(const char *path, const char *text, size_t n)
-{
-    FILE *f = fopen(path, "w");
-
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void test_files(void **state)
 {
     static const char text[] = "{\"model_type\":\"qwen2\",\"hidden_size\":896,"
                                "\"num_attention_heads\":14,\"num_hidden_layers\":24,"
                                "\"num_key_value_heads\":2}";
-    char dir[] = "/tmp/mt-shape-XXXXXX", path[64];
+    char dir[32], path[64];
     struct mt_err e = {0};
     struct mt_shape s;
 
     (void)state;
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(util_dir_make(dir), 0);
     snprintf(path, sizeof(path), "%s/config.json", dir);
     assert_int_equal(mt_shape_open(&s, dir, &e), -ENOENT);
     assert_non_null(strstr(e.text, path));
-    write_file(path, text, sizeof(text) - 1);
+    util_put(dir, "config.json", text, sizeof(text) - 1);
     assert_int_equal(mt_shape_open(&s, dir, &e), 0);
     assert_int_equal(s.layers, 24);
     assert_int_equal(mt_shape_open(&s, path, &e), 0);
     assert_int_equal(s.head_dim, 64);
-    write_file(path, "GGUF\3\0\0\0", 8);
+    util_put(dir, "config.json", "GGUF\3\0\0\0", 8);
     e = (struct mt_err){0};
     assert_int_equal(mt_shape_open(&s, path, &e), -EPROTO);
     assert_non_null(strstr(e.text, "GGUF"));
-    unlink(path);
-    rmdir(dir);
+    assert_int_equal(util_dir_remove(dir), 0);
     e = (struct mt_err){0};
     assert_int_equal(mt_shape_open(&s, "/dev/zero", &e), -EPROTO); /* endless */
     assert_non_null(strstr(e.text, "16 MiB"));

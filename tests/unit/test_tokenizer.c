@@ -11,46 +11,32 @@
 #include <cmocka.h>
 
 #include "model/tokenizer.h"
+#include "util.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/mt-tokenizer-XXXXXX";
+static char dir[32];
 
 static int make_dir(void **state)
 {
     (void)state;
-    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
+    return util_dir_make(dir);
 }
 
 static int remove_dir(void **state)
 {
     (void)state;
-    return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return util_dir_remove(dir);
 }
 
 static void put(const char *name, const char *text)
 {
-    char path[200];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
+    util_put(dir, name, text, strlen(text));
 }
 
 /* ---- a small tokenizer made here ---- */
@@ -741,13 +727,12 @@ static void test_detok_splits(void **state)
 
 static void check_golden(const char *name)
 {
-    const char *root = getenv("MT_TESTS");
     char path[400];
     json_error_t je;
     json_t *cases, *c;
     size_t i;
 
-    snprintf(path, sizeof(path), "%s/golden/%s/tokens.json", root ? root : "tests", name);
+    snprintf(path, sizeof(path), "%s/golden/%s/tokens.json", util_tests(), name);
     if (access(path, F_OK) < 0) {
         print_message("skipped: there is no %s\n", path);
         skip();

@@ -11,10 +11,10 @@
 
 #include "model/file.h"
 #include "model/source.h"
+#include "util.h"
 
 #include <endian.h>
 #include <errno.h>
-#include <ftw.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -22,37 +22,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/mt-weights-XXXXXX";
+static char dir[32];
 
 static int make_dir(void **state)
 {
     (void)state;
-    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
+    return util_dir_make(dir);
 }
 
 static int remove_dir(void **state)
 {
     (void)state;
-    return nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return util_dir_remove(dir);
 }
 
 static void put(const char *name, const void *data, size_t n)
 {
-    char path[200];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
+    util_put(dir, name, data, n);
 }
 
 /* A file of this header and data bytes 0, 1, 2, ...; claimed is the length word. */

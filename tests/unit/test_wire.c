@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "util.h"
+
 /* ---- parser ---- */
 
 struct heard {
@@ -505,11 +507,9 @@ int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64
     return 0;
 }
 
-int64_t mt_engine_room(struct mt_engine *eng, int64_t session)
+static int64_t fake_room(struct mt_engine *eng, const struct fake *s)
 {
-    struct fake *s = fake_find(eng, session);
-
-    if (!s || atomic_load(&eng->full))
+    if (atomic_load(&eng->full))
         return 0;
     return (s->answered + BACKLOG) * FRAME + AHEAD - s->samples;
 }
@@ -518,10 +518,11 @@ int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm
                         int64_t t_ns)
 {
     struct fake *s = fake_find(eng, session);
-    int64_t room = mt_engine_room(eng, session);
+    int64_t room;
 
     if (!s)
         return -ENOENT;
+    room = fake_room(eng, s);
     if (s->ended)
         return -EINVAL;
     n = s->live || n < room ? n : room < 0 ? 0 : room;
@@ -688,8 +689,7 @@ static int rig_up(void **state)
 
     assert_int_equal(mt_wire_hub_new(&r->hub), 0);
     fake_engine(&r->eng, r->hub);
-    strcpy(r->dir, "/tmp/test_wire.XXXXXX");
-    assert_non_null(mkdtemp(r->dir));
+    assert_int_equal(util_dir_make(r->dir), 0);
     snprintf(r->path, sizeof(r->path), "%s/s", r->dir);
     r->opts = (struct mt_server_opts){.path = r->path, .ready = rig_ready, .ctx = r};
     sem_init(&r->ready, 0, 0);
@@ -713,8 +713,8 @@ static int rig_down(void **state)
         pthread_join(r->thread, NULL);
     }
     rc = r->rc;
-    unlink(r->path);
-    rmdir(r->dir);
+    if (util_dir_remove(r->dir) < 0)
+        rc = -1;
     sem_destroy(&r->ready);
     mt_wire_hub_free(&r->hub);
     free(r);

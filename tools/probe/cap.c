@@ -4,7 +4,6 @@
  */
 #include "tools/probe/live.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -52,49 +51,39 @@ static int set_cap(struct mt_wire_client *c, int64_t cap)
     return answer ? mt_json_line(stdout, answer) : -EPROTO;
 }
 
-/* 1 with the cap of a cap line, 0 for another object, -EPROTO for what is broken. */
-static int read_cap(const char *line, size_t n, int64_t *cap)
+struct follow {
+    struct mt_wire_client *c;
+    int failed; /* what the server or stdout said; it was printed */
+};
+
+static int take_line(void *ctx, const char *line, size_t n)
 {
+    struct follow *f = ctx;
     json_t *obj = json_loadb(line, n, 0, NULL);
     const char *type = json_string_value(json_object_get(obj, "type"));
     json_t *v = json_object_get(obj, "cap");
-    int rc = 0;
+    int64_t cap = json_is_integer(v) ? json_integer_value(v) : -1;
+    bool is_object = json_is_object(obj), is_cap = type && !strcmp(type, "cap");
 
-    if (!json_is_object(obj))
-        rc = -EPROTO;
-    else if (type && !strcmp(type, "cap"))
-        rc = json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= INT_MAX
-                 ? 1
-                 : -EPROTO;
-    if (rc > 0)
-        *cap = json_integer_value(v);
     json_decref(obj);
-    return rc;
+    if (!is_object || (is_cap && (cap < 0 || cap > INT_MAX)))
+        return -EBADMSG;
+    if (is_cap)
+        f->failed = set_cap(f->c, cap);
+    return f->failed < 0 ? -ECANCELED : 0;
 }
 
 static int follow_stdin(struct mt_wire_client *c)
 {
-    struct mt_lines *lines;
-    int64_t n, cap, broken = 0;
-    char *line;
-    int rc = mt_lines_open(&lines, STDIN_FILENO, MT_WIRE_LINE_MAX), failed = 0;
+    struct follow f = {.c = c};
+    int64_t broken = 0;
+    int rc = mt_lines_each(STDIN_FILENO, MT_WIRE_LINE_MAX, take_line, &f, &broken);
 
-    if (rc < 0)
-        return rc;
-    while (failed >= 0 && ((n = mt_lines_next(lines, &line)) > 0 || line || n == -E2BIG)) {
-        rc = n > 0 ? read_cap(line, (size_t)n, &cap) : n == 0 ? 0 : -EPROTO;
-        broken += rc < 0;
-        if (rc > 0)
-            failed = set_cap(c, cap);
-    }
-    mt_lines_close(&lines);
     if (broken)
         mt_msg(MT_WARN, "%" PRId64 " broken lines on standard input", broken);
-    if (failed >= 0 && n < 0) {
-        mt_msg(MT_ERROR, "standard input: %s", strerror((int)-n));
-        return (int)n;
-    }
-    return failed;
+    if (rc < 0 && f.failed == 0)
+        mt_msg(MT_ERROR, "standard input: %s", strerror(-rc));
+    return f.failed < 0 ? f.failed : rc;
 }
 
 int probe_cap(int argc, char **argv)

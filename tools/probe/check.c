@@ -4,7 +4,6 @@
  */
 #include "tools/probe/live.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -33,8 +32,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     if (key == 's') {
         o->socket = arg;
     } else if (key == 't') {
-        if (mt_parse_duration(arg, &o->timeout_ns) < 0 || o->timeout_ns == 0)
-            argp_error(st, "--timeout: '%s' is not a duration above 0", arg);
+        o->timeout_ns = mt_arg_duration(st, "--timeout", arg);
     } else if (key == 'v') {
         o->verbose = true;
     } else if (key == ARGP_KEY_ARG) {

@@ -4,7 +4,6 @@
 #include "tools/probe/live.h"
 
 #include <string.h>
-#include <unistd.h>
 
 struct mt_wire_client *probe_connect(const char *path, int64_t timeout_ns)
 {
@@ -42,13 +41,4 @@ json_t *probe_ask(struct mt_wire_client *c, json_t *msg)
     }
     mt_msg(MT_ERROR, "%s", e.code ? e.text : "the server closed the connection");
     return NULL;
-}
-
-int probe_format(const char *word)
-{
-    if (!word)
-        return isatty(STDOUT_FILENO);
-    if (!strcmp(word, "json"))
-        return 0;
-    return strcmp(word, "table") ? -1 : 1;
 }

@@ -5,7 +5,7 @@
 #ifndef MT_PROBE_LIVE_H
 #define MT_PROBE_LIVE_H
 
-#include "base/base.h"
+#include "base/args.h"
 #include "wire/wire.h"
 
 int probe_watch(int argc, char **argv);
@@ -21,7 +21,5 @@ struct mt_wire_client *probe_connect(const char *path, int64_t timeout_ns);
  * has some) was printed. Takes msg.
  */
 json_t *probe_ask(struct mt_wire_client *c, json_t *msg);
-/* 0 json, 1 table; --format's word, or by whether stdout is a terminal when it is NULL. -1: another word. */
-int probe_format(const char *word);
 
 #endif

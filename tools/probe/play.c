@@ -4,7 +4,6 @@
 #include "control/playout.h"
 #include "tools/probe/live.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +14,7 @@
 struct options {
     const char *file;
     int64_t frame_ns;
-    int table;
+    bool table;
 };
 
 static const struct argp_option options[] = {
@@ -30,11 +29,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     struct options *o = st->input;
 
     if (key == 'F') {
-        if (mt_parse_duration(arg, &o->frame_ns) < 0 || o->frame_ns == 0)
-            argp_error(st, "--frame: '%s' is not a duration above 0", arg);
+        o->frame_ns = mt_arg_duration(st, "--frame", arg);
     } else if (key == 'f') {
-        if ((o->table = probe_format(arg)) < 0)
-            argp_error(st, "--format: '%s' is not json or table", arg);
+        o->table = mt_arg_table(st, arg);
     } else if (key == ARGP_KEY_ARG) {
         if (o->file)
             argp_error(st, "'%s': one file at a time", arg);
@@ -45,7 +42,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     return 0;
 }
 
-/* One object's line. 1: a broken one, 0, or a negative errno. */
+/* One object. 0, -EBADMSG for a broken one, or another errno. */
 static int take(struct mt_playout *p, json_t *obj)
 {
     const char *type = json_string_value(json_object_get(obj, "type"));
@@ -61,7 +58,7 @@ static int take(struct mt_playout *p, json_t *obj)
     if (rc == -ENOMSG)
         return 0;
     if (rc < 0)
-        return 1;
+        return -EBADMSG;
     return mt_playout_add(
         p, &(struct mt_playout_frame){
                .session = session,
@@ -75,25 +72,13 @@ static int take(struct mt_playout *p, json_t *obj)
            });
 }
 
-static int read_records(struct mt_playout *p, int fd, int64_t *broken)
+static int take_line(void *ctx, const char *line, size_t n)
 {
-    struct mt_lines *lines;
-    int64_t n;
-    char *line;
-    int rc = mt_lines_open(&lines, fd, MT_WIRE_LINE_MAX);
+    json_t *obj = json_loadb(line, n, 0, NULL);
+    int rc = json_is_object(obj) ? take(ctx, obj) : -EBADMSG;
 
-    while (rc >= 0 && ((n = mt_lines_next(lines, &line)) > 0 || line || n == -E2BIG)) {
-        json_t *obj = n > 0 ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
-
-        if (json_is_object(obj))
-            rc = take(p, obj);
-        else
-            rc = n != 0;
-        *broken += rc > 0;
-        json_decref(obj);
-    }
-    mt_lines_close(&lines);
-    return rc < 0 ? rc : (int)n;
+    json_decref(obj);
+    return rc;
 }
 
 static json_t *sums_json(const char *type, const struct mt_playout_sums *s)
@@ -160,7 +145,7 @@ int probe_play(int argc, char **argv)
                                      NULL,
                                      NULL,
                                      NULL};
-    struct options o = {.table = probe_format(NULL)};
+    struct options o = {.table = isatty(STDOUT_FILENO)};
     struct mt_playout *p;
     int64_t broken = 0;
     int fd = STDIN_FILENO, rc;
@@ -171,7 +156,7 @@ int probe_play(int argc, char **argv)
         return MT_EXIT_FAILED;
     }
     if ((rc = mt_playout_new(&p, (double)o.frame_ns / 1e9)) == 0)
-        rc = read_records(p, fd, &broken);
+        rc = mt_lines_each(fd, MT_WIRE_LINE_MAX, take_line, p, &broken);
     if (fd != STDIN_FILENO)
         close(fd);
     if (rc < 0) {

@@ -5,7 +5,7 @@
 #ifndef MT_PROBE_H
 #define MT_PROBE_H
 
-#include "engine/engine.h"
+#include "engine/args.h"
 
 /* On a model (model.c …). */
 int probe_tokens(int argc, char **argv);
@@ -32,13 +32,18 @@ struct probe_model {
     {                                                                                              \
         "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \
     }
-struct argp_state;
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
 /* Prints the reason and returns an exit status on failure. */
 int probe_model_open(struct probe_model *p);
 void probe_model_close(struct probe_model *p);
 
-/* FILE[@start:len] (durations): mono at rate_hz. Prints the reason and returns an exit status on failure. */
+/*
+ * FILE[@start:len] (seconds, durations or samples): mono at rate_hz, at least one sample, *pcm the caller's. Prints the
+ * reason and returns an exit status on failure.
+ */
 int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
+
+/* The text of a file, or of stdin ("-"): malloc'ed, NUL terminated behind its *n bytes. NULL after printing the reason. */
+char *probe_text(const char *path, size_t *n);
 
 #endif

@@ -3,14 +3,14 @@
  */
 #include "tools/probe/live.h"
 
-#include <argp.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ANSWER_NS (10 * MT_NS_PER_S)
 
 struct options {
     const char *socket;
-    int table;
+    bool table;
 };
 
 static const struct argp_option options[] = {
@@ -26,8 +26,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     if (key == 's') {
         o->socket = arg;
     } else if (key == 'f') {
-        if ((o->table = probe_format(arg)) < 0)
-            argp_error(st, "--format: '%s' is not json or table", arg);
+        o->table = mt_arg_table(st, arg);
     } else if (key == ARGP_KEY_ARG) {
         argp_error(st, "'%s': only a socket is asked (-s SOCKET)", arg);
     } else if (key == ARGP_KEY_END && !o->socket) {
@@ -66,7 +65,7 @@ int probe_stats(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, "One snapshot of the server's counters.",
                                      NULL,    NULL,  NULL};
-    struct options o = {.table = probe_format(NULL)};
+    struct options o = {.table = isatty(STDOUT_FILENO)};
     struct mt_wire_client *c;
     json_t *answer;
 

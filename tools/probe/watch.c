@@ -3,7 +3,6 @@
  */
 #include "tools/probe/live.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -27,9 +26,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     if (key == 's') {
         o->socket = arg;
     } else if (key == 'p') {
-        if (mt_parse_duration(arg, &o->period_ns) < 0 || o->period_ns < 10 * MT_NS_PER_MS ||
-            o->period_ns > 3600 * MT_NS_PER_S)
-            argp_error(st, "--period: '%s' is not a duration in 10 ms..1 h", arg);
+        o->period_ns = mt_arg_duration(st, "--period", arg);
+        if (o->period_ns < 10 * MT_NS_PER_MS || o->period_ns > 3600 * MT_NS_PER_S)
+            argp_error(st, "--period: '%s' is not in 10 ms..1 h", arg);
     } else if (key == ARGP_KEY_ARG) {
         argp_error(st, "'%s': only a socket is watched (-s SOCKET)", arg);
     } else if (key == ARGP_KEY_END && !o->socket) {

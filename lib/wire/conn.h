@@ -1,0 +1,57 @@
+/*
+ * conn.h: private to conn.c and requests.c: one connection of the server.
+ */
+#ifndef MT_WIRE_CONN_H
+#define MT_WIRE_CONN_H
+
+#include "wire/server.h"
+
+/* Unaccepted bytes at which a connection is no longer read; a live session has more. */
+#define MT_CONN_HOLD (64 << 10)
+
+enum role { FRESH, CALL, CONTROL, LINGER };
+
+struct mt_conn {
+    uv_pipe_t pipe;
+    uv_timer_t timer; /* a watcher's period, or the end of a linger */
+    uv_shutdown_t shutdown;
+    int handles;
+    struct mt_server *s;
+    int slot; /* -1: above the limit */
+    uint64_t id;
+    enum role role;
+    bool said; /* the first object is on its way */
+    bool watching;
+    bool reading, eof;
+    bool ended; /* a session's "end" came */
+    bool shut;  /* everything is delivered */
+    bool closing;
+    int outstanding; /* control requests without an answer */
+    size_t unaccepted, hold;
+    size_t discarded, stuck_at;
+    struct mt_wire_parser parser;
+    struct mt_err err;
+    /* of the read at hand */
+    int64_t t_ns;
+    size_t read;
+    bool audio; /* payload is PCM */
+    struct mt_mail *piece;
+};
+
+/* ---- conn.c ---- */
+
+/* One object to the client; may end in the connection's close, never in a wait. Takes the reference. */
+void mt_conn_say(struct mt_conn *c, json_t *obj);
+/* Say what is wrong, forget the session and close. Returns -EPROTO, which ends the reading too. */
+int mt_conn_fail(struct mt_conn *c, const char *text);
+int mt_conn_failf(struct mt_conn *c, const char *fmt, ...) MT_PRINTF(2, 3);
+
+/* ---- requests.c ---- */
+
+/* The parser's: an object, and its bytes. */
+int mt_conn_on_message(void *ctx, json_t *msg, int64_t payload);
+int mt_conn_on_payload(void *ctx, const unsigned char *bytes, size_t n);
+/* The audio of this read to the engine, as one mail of just its size. */
+int mt_conn_send_piece(struct mt_conn *c);
+
+#endif
