@@ -53,6 +53,8 @@ static struct cut cut_of(const struct mt_sound_part *p, int rate_hz)
     c.skip = p->samples ? p->start : samples_of(p->start, rate_hz);
     if (p->len >= 0)
         c.take = p->samples ? p->len : samples_of(p->len, rate_hz);
+    if (p->len >= 0 && c.take == INT64_MAX)
+        c.take--; /* no sound has so many, and it must not pass for the rest */
     return c;
 }
 

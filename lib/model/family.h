@@ -19,14 +19,14 @@ struct mt_model {
 };
 
 /* A named shape for synth:NAME, as the config.json of a release would give it. */
-struct mt_shape {
+struct mt_synth_shape {
     const char *name;
     const char *config; /* JSON */
 };
 
 struct mt_family {
-    const char *const *model_types; /* config.json's model_type, NULL terminated */
-    const struct mt_shape *shapes;  /* ends with a NULL name */
+    const char *const *model_types;      /* config.json's model_type, NULL terminated */
+    const struct mt_synth_shape *shapes; /* ends with a NULL name */
 
     /*
      * Bind everything of a model whose weights, backend and options are set; fill info and own. config

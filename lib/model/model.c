@@ -52,10 +52,10 @@ static int synth_options(char *list, uint64_t *seed, int64_t *layers, enum mt_dt
     return 0;
 }
 
-static const struct mt_shape *find_shape(const char *name, const struct mt_family **family)
+static const struct mt_synth_shape *find_shape(const char *name, const struct mt_family **family)
 {
     for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_shape *s = families[i]->shapes; s->name; s++)
+        for (const struct mt_synth_shape *s = families[i]->shapes; s->name; s++)
             if (!strcmp(s->name, name)) {
                 *family = families[i];
                 return s;
@@ -69,7 +69,8 @@ static int unknown_shape(const char *name, struct mt_err *e)
     size_t n = 0;
 
     for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_shape *s = families[i]->shapes; s->name && n < sizeof(known); s++)
+        for (const struct mt_synth_shape *s = families[i]->shapes; s->name && n < sizeof(known);
+             s++)
             n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
 }
@@ -86,7 +87,7 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
         return mt_err_set(e, -EINVAL, "synth:%.40s…: too long", spec);
     if (!mt_parse_pair(&cursor, &name, &value) || value)
         return unknown_shape(spec, e);
-    const struct mt_shape *shape = find_shape(name, &m->family);
+    const struct mt_synth_shape *shape = find_shape(name, &m->family);
     if (!shape)
         return unknown_shape(name, e);
     if ((rc = synth_options(cursor, &seed, &layers, &type, e)) < 0)

@@ -525,7 +525,7 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     "\"audio_token_index\":151646,\"audio_start_token_id\":151647,\"audio_end_token_id\":151648,"  \
     "\"endoftext\":151643,\"im_start\":151644,\"im_end\":151645"
 
-static const struct mt_shape shapes[] = {
+static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
      OMNI("\"vocab_size\":152064,\"hidden_size\":3584,\"num_hidden_layers\":28,"
           "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944",

@@ -159,11 +159,11 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
 @test "logits: audio goes in where the placeholders are, in order" {
   local ids
   ids=$(printf '382 %.0s' {1..37})
-  mt-probe logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@1:1" --audio "$JFK@4:0.5" >both
-  mt-probe logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@4:0.5" --audio "$JFK@1:1" >swapped
+  mt-probe logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@1s:1s" --audio "$JFK@4:0.5" >both
+  mt-probe logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@4:0.5" --audio "$JFK@1s:1s" >swapped
   run ! cmp -s both swapped
-  failed "37 audio placeholders" "token 382" "25 rows" -- logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@1:1"
-  failed "0 audio placeholders" "25 rows" -- logits -m "$A" --tokens 1,2 --audio "$JFK@1:1"
+  failed "37 audio placeholders" "token 382" "25 rows" -- logits -m "$A" --tokens "383 $ids 384" --audio "$JFK@1s:1s"
+  failed "0 audio placeholders" "25 rows" -- logits -m "$A" --tokens 1,2 --audio "$JFK@1s:1s"
   failed "1 audio placeholder" "0 rows" -- logits -m "$A" --tokens 1,382
 }
 
@@ -245,6 +245,17 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   mt-probe logits -m m --tokens 1,2 | cmp - want
 }
 
+@test "logits: numbers that are none are null, and stay JSON" {
+  local f=m/model.safetensors n at
+  mkdir m
+  cp "$A/config.json" "$A/model.safetensors" m
+  n=$(od -An -t u8 -N 8 $f | tr -d ' ')
+  at=$(head -c $((8 + n)) $f | tail -c "$n" | jq '.["thinker.lm_head.weight"].data_offsets[0]')
+  printf '\0\0\300\177' | dd of=$f bs=1 seek=$((8 + n + at + 5 * 48 * 4)) conv=notrunc status=none
+  run -0 --separate-stderr mt-probe logits -m m --tokens 1,2,3 --top 3
+  [ "$(jq -c .top <<<"$output")" = "[[0,null],[1,null],[2,null]]" ]
+}
+
 @test "logits: a full disk is exit 1, a reader that left is quiet" {
   run -1 --separate-stderr bash -c 'mt-probe logits -m "$1" --tokens 1,2 >/dev/full' - "$A"
   [[ "$stderr" == *"No space left"* ]]
@@ -263,12 +274,12 @@ size() {
 }
 
 @test "embed: a mel line, then a row a position; every row as wide as the model" {
-  [ "$(size "$JFK@1:2")" = "200 50" ]
+  [ "$(size "$JFK@1s:2s")" = "200 50" ]
   jq -se '.[0] == {type: "mel", frames: 200, positions: 50} and (.[1:] | map(.pos)) == [range(50)]' out
   jq -se '.[1:] | all(.type == "embed" and (.v | length) == 48 and all(.v[]; type == "number"))' out
 }
 
-@test "embed: parts of a file: seconds, units, samples, to the end" {
+@test "embed: parts of a file: samples, times, to the end" {
   mt-probe embed -m "$A" --audio "$JFK@1.5:0.25" >want
   for part in 1500ms:250ms 1.5s:0.25 24000:4000; do
     mt-probe embed -m "$A" --audio "$JFK@$part" | cmp - want
@@ -277,7 +288,7 @@ size() {
   cp out whole
   [ "$(size "$JFK@0:")" = "1100 275" ]
   cmp out whole
-  [ "$(size "$JFK@0:11")" = "1100 275" ]
+  [ "$(size "$JFK@0s:11s")" = "1100 275" ]
   [ "$(size "$JFK@0:176000")" = "1100 275" ]
   [ "$(size "$JFK@10.5:")" = "50 12" ]
   [ "$(size "$JFK@0:80001")" = "501 125" ]
@@ -287,17 +298,17 @@ size() {
   wav eight.wav 8000 24000
   [ "$(size eight.wav)" = "300 75" ]
   [ "$(size eight.wav@8000:8000)" = "100 25" ]
-  [ "$(size eight.wav@1:1)" = "100 25" ]
+  [ "$(size eight.wav@1s:1s)" = "100 25" ]
   failed eight.wav "3 s (24000 samples)" -- embed -m "$A" --audio eight.wav@16000:8001
 }
 
 @test "embed: a file whose name has an @ and a colon" {
   cp "$JFK" 'a@1:2'
   [ "$(size 'a@1:2')" = "1100 275" ]
-  [ "$(size 'a@1:2@1:2')" = "200 50" ]
+  [ "$(size 'a@1:2@1s:2s')" = "200 50" ]
   cp "$JFK" 'me@home.flac'
   [ "$(size me@home.flac)" = "1100 275" ]
-  [ "$(size me@home.flac@1:2)" = "200 50" ]
+  [ "$(size me@home.flac@1s:2s)" = "200 50" ]
 }
 
 @test "embed: wrong clips" {
@@ -307,10 +318,10 @@ size() {
   wrong "@:" -- embed -m "$A" --audio "$JFK@:"
   wrong "@-1:2" -- embed -m "$A" --audio "$JFK@-1:2"
   wrong "$JFK" -- embed -m "$A" "$JFK"
-  failed "11 s (176000 samples)" -- embed -m "$A" --audio "$JFK@10:2"
-  failed "11 s" -- embed -m "$A" --audio "$JFK@20:1"
-  failed "no samples" -- embed -m "$A" --audio "$JFK@1:0"
-  failed "no samples" -- embed -m "$A" --audio "$JFK@11:"
+  failed "11 s (176000 samples)" -- embed -m "$A" --audio "$JFK@10s:2s"
+  failed "11 s" -- embed -m "$A" --audio "$JFK@20s:1s"
+  failed "no samples" -- embed -m "$A" --audio "$JFK@1s:0s"
+  failed "no samples" -- embed -m "$A" --audio "$JFK@11s:"
   failed "320 samples" "at least 321" -- embed -m "$A" --audio "$JFK@0:20ms"
   [ "$(size "$JFK@0:321")" = "3 1" ]
   failed nope.flac "No such file" -- embed -m "$A" --audio nope.flac
@@ -339,7 +350,7 @@ size() {
   mt-probe embed -m "$A" --audio "$JFK@2.4:6" --stream --frame 6s >six
   [ "$(jq -c 'select(.type == "mel")' six)" = '{"type":"mel","frames":600,"positions":150}' ]
   jq -c 'select(.type == "embed")' six | cmp - want
-  [ "$(mt-probe embed -m "$A" --audio "$JFK@0:1" --stream --frame 40ms | jq -c 'select(.type == "embed")' | wc -l)" = 25 ]
+  [ "$(mt-probe embed -m "$A" --audio "$JFK@0s:1s" --stream --frame 40ms | jq -c 'select(.type == "embed")' | wc -l)" = 25 ]
 }
 
 @test "embed --stream: wrong frames" {
@@ -369,7 +380,7 @@ golden() {
   jq --arg n "$2" '.[] | select(.name == $n)' "$1/cases.json" >case
   while read -r clip; do
     args+=(--audio "$1/$clip")
-  done < <(jq -r '.audio[] | "\(.file)@\(.start):\(.len)"' case)
+  done < <(jq -r '.audio[] | "\(.file)@\(.first):\(.samples)"' case)
   [ "$(jq .kv case)" = null ] || args+=(--kv "$(jq -r '"window=\(.kv.window),sinks=\(.kv.sinks)"' case)" --rope "$(jq -r .kv.rope case)")
   mt-probe logits -m "$1" --tokens "$(jq -c .ids case)" --at "$(jq -r '.at | join(",")' case)" --top 0 "${args[@]}" >got
   n=$(jq '.at | length' case)

@@ -906,6 +906,7 @@ static void test_load_part(void **state)
         {{true, 0, N + 1}, 0, -1},
         {{true, N + 1, -1}, 0, -1},
         {{true, INT64_MAX, INT64_MAX}, 0, -1},
+        {{true, 0, INT64_MAX}, 0, -1},
         {{false, INT64_MAX, 1000000000}, 0, -1},
         {{false, 600000000, 100000000}, 0, -1},
     };

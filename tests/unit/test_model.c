@@ -196,7 +196,7 @@ static void test_config_fields(void **state)
         {"model_type", "\"llama\"", "model_type 'llama'"},
         {"model_type", "\"a\\n\\u001b[2Jb\"", "model_type 'a??[2Jb'"},
     };
-    struct ck c;
+    struct ck c = {0};
 
     (void)state;
     ck_new(&c);
@@ -235,7 +235,7 @@ static void test_config_harmless(void **state)
         {T "max_position_embeddings", "1099511627776"},
         {"thinker_config.audio_token_index", "290"},
     };
-    struct ck c;
+    struct ck c = {0};
 
     (void)state;
     ck_new(&c);
@@ -279,7 +279,7 @@ static void test_config_files(void **state)
         {"\x89PNG\r\n\x1a\n", "config.json"},
         {"{\"model_type\":\"qwen2_5_omni\"} {}", "config.json"},
     };
-    struct ck c;
+    struct ck c = {0};
 
     (void)state;
     ck_new(&c);
@@ -346,7 +346,7 @@ static void test_hostile_weights(void **state)
          "\"data_offsets\":[0,0]}}",
          88, "model.safetensors"},
     };
-    struct ck c;
+    struct ck c = {0};
 
     (void)state;
     ck_new(&c);
@@ -377,7 +377,7 @@ static void test_hostile_weights(void **state)
 /* The same model, saved in other ways. */
 static void test_ways_of_saving(void **state)
 {
-    struct ck c;
+    struct ck c = {0};
     struct ck_file f = {.header = json_object()};
     struct mt_model *m;
 
@@ -652,7 +652,7 @@ static void test_tokenizers(void **state)
     static const char *const marks[] = {"<|im_start|>", "<|im_end|>", "<|audio_bos|>",
                                         "<|audio_eos|>"};
     char path[600];
-    struct ck c;
+    struct ck c = {0};
     json_t *tok, *added, *one;
     size_t k;
 
@@ -710,7 +710,7 @@ static void test_teacher(void **state)
     static const int64_t descending[] = {5, 4}, twice[] = {4, 4}, beyond[] = {N_IDS};
     struct seen s = {0}, same;
     struct mt_teacher t;
-    struct ck c;
+    struct ck c = {0};
 
     (void)state;
     ck_new(&c);

@@ -19,8 +19,7 @@ struct options {
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"audio", 'a', "FILE[@start:len]", 0,
-     "The clip; times in seconds or with ms, s, min, h; whole numbers with len above 300: samples "
-     "of the file",
+     "The clip, or a part: whole numbers count the file's own samples; 1.5, 2s, 200ms are times",
      0},
     {"stream", 's', NULL, 0,
      "As a live session hears it: a frame at a time, clamped by the loudest so far; one line of "

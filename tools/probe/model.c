@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STEP_ROWS = 64, CLIP_MAX_S = 3600, SECONDS_MAX = 300, TEXT_MAX = 256 << 20 };
+enum { STEP_ROWS = 64, CLIP_MAX_S = 3600, TEXT_MAX = 256 << 20 };
 
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st)
 {
@@ -96,27 +96,39 @@ char *probe_text(const char *path, size_t *n)
     return text;
 }
 
+static int parse_count(const char *text, int64_t *out)
+{
+    return mt_parse_i64(text, 0, INT64_MAX, out);
+}
+
+/* Only digits: a count of samples. */
+static bool is_count(const char *text)
+{
+    return *text && strspn(text, "0123456789") == strlen(text);
+}
+
 /*
- * Cut FILE@start:len. The times are seconds or have a unit; an empty len is the rest. Two bare whole numbers whose len is
- * above 300 count samples of the file: no model takes so many seconds at once, nor so few samples. A name that
- * has an @ of its own is taken whole if there is such a file. *cut tells whether there was a part.
+ * Cut FILE@start:len. Two whole numbers count the file's own samples; if either has a unit or a decimal point both are times. An
+ * empty len is the rest. A name that has an @ of its own is taken whole if there is such a file. *cut tells whether there
+ * was a part.
  */
 static int parse_clip(char *spec, struct mt_sound_part *part, bool *cut)
 {
-    char *at = strrchr(spec, '@'), *colon = at ? strchr(at, ':') : NULL, *len;
-    int64_t a, n;
+    char *at = strrchr(spec, '@'), *colon = at ? strchr(at, ':') : NULL, *start, *len;
+    int (*parse)(const char *s, int64_t *out) = mt_parse_duration;
 
     *cut = false;
     if (!colon || access(spec, F_OK) == 0)
         return 0;
     *colon = '\0';
+    start = at + 1;
     len = colon + 1;
     *part = (struct mt_sound_part){.len = -1};
-    if (mt_parse_i64(at + 1, 0, INT64_MAX, &a) == 0 &&
-        mt_parse_i64(len, SECONDS_MAX + 1, INT64_MAX, &n) == 0)
-        *part = (struct mt_sound_part){true, a, n};
-    else if (mt_parse_duration(at + 1, &part->start) < 0 ||
-             (*len && mt_parse_duration(len, &part->len) < 0))
+    if (is_count(start) && (is_count(len) || !*len)) {
+        part->samples = true;
+        parse = parse_count;
+    }
+    if (parse(start, &part->start) < 0 || (*len && parse(len, &part->len) < 0))
         return -EINVAL;
     *at = '\0';
     *cut = true;
@@ -132,7 +144,8 @@ int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n)
 
     *pcm = NULL;
     if (!path || parse_clip(path, &part, &cut) < 0) {
-        mt_msg(MT_ERROR, "--audio: '%s' is not FILE[@start:len] with times such as 1.5 or 200ms",
+        mt_msg(MT_ERROR,
+               "--audio: '%s' is not FILE[@start:len] in samples (16000) or times (1.5, 1s, 200ms)",
                spec);
         free(path);
         return MT_EXIT_USAGE;
