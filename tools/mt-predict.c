@@ -22,6 +22,8 @@ const char *argp_program_version = "mt-predict (metronome) " MT_VERSION;
 
 enum {
     OPT_POOL = 256,
+    OPT_MEMORY,
+    OPT_TOWER,
     OPT_KV,
     OPT_KV_TYPE,
     OPT_BLOCK,
@@ -61,6 +63,8 @@ enum {
 static const struct argp_option options[] = {
     {"model", 'm', "MODEL", 0, "A known name, synth:NAME, a config.json or its directory", 1},
     {"pool", OPT_POOL, "SIZE", 0, "Memory for the KV cache, or a number of blocks: 512b", 1},
+    {"memory", OPT_MEMORY, "total=SIZE,…", 0,
+     "The pool as what is left of a device: total=SIZE[,use=SHARE][,weights=SIZE][,other=SIZE]", 1},
     {"sessions", 'n', "N", 0, "Sessions that run at once", 1},
     {"kv", OPT_KV, "POLICY", 0, "unbounded (default), or window=W[,sinks=S|prompt]", 2},
     {"kv-type", OPT_KV_TYPE, "TYPE", 0, "bf16 (default), f16, f32 or int8", 2},
@@ -71,6 +75,8 @@ static const struct argp_option options[] = {
      "How a window frees what left it: in-place (default), or whole blocks: whole", 2},
     {"rate", OPT_RATE, "TOKENS", 0,
      "Tokens a second that one session adds (default: the model's audio in)", 3},
+    {"tower", OPT_TOWER, "token=SIZE,rate=R[,share=U]", 0,
+     "Another tower: bytes a token, tokens a second, and share of the time it adds them", 3},
     {"frame", OPT_FRAME, "D", 0, "Length of a frame (default: the model's own)", 3},
     {"prompt-tokens", OPT_PROMPT_TOKENS, "N", 0, "Tokens a session starts with (default 0)", 3},
     {"step-tokens", OPT_STEP_TOKENS, "N", 0,
@@ -120,127 +126,6 @@ static const char doc[] =
     "Durations take ms, s, min or h (a bare number is seconds); sizes take K, M, G, KiB, MiB, GiB.";
 
 /* ---- options ---- */
-
-static void parse_cost(struct argp_state *st, struct opts *o, const char *arg)
-{
-    char *copy = strdup(arg), *cursor = copy, *key, *value;
-    int64_t a = -1, b = -1;
-    bool good = true;
-
-    if (!copy)
-        argp_failure(st, MT_EXIT_FAILED, errno, "--cost");
-    while (good && mt_parse_pair(&cursor, &key, &value)) {
-        int64_t *to = !strcmp(key, "a") ? &a : !strcmp(key, "b") ? &b : NULL;
-
-        good = to && value && mt_parse_duration(value, to) == 0;
-    }
-    if (!good || a < 0 || b < 0)
-        argp_error(st, "--cost: '%s' is not of the form a=20ms,b=1.5ms", arg);
-    o->cost = (struct mt_cost){(double)a / 1e9, (double)b / 1e9};
-    o->has_cost = true;
-    free(copy);
-}
-
-/* "[poisson:|ramp:]NUMBER[/s|/min|/h]". */
-static void parse_arrivals(struct argp_state *st, struct opts *o, const char *arg)
-{
-    static const struct {
-        const char *name;
-        double seconds;
-    } units[] = {{"/s", 1}, {"/min", 60}, {"/h", 3600}};
-    const char *number = arg;
-    char copy[64], *slash;
-    double per = 1;
-    bool good = true;
-
-    o->arrive = ARRIVE_POISSON;
-    if (!strncmp(arg, "ramp:", 5)) {
-        o->arrive = ARRIVE_RAMP;
-        number += 5;
-    } else if (!strncmp(arg, "poisson:", 8)) {
-        number += 8;
-    }
-    if (snprintf(copy, sizeof(copy), "%s", number) >= (int)sizeof(copy))
-        *copy = '\0'; /* no number, then */
-    slash = strchr(copy, '/');
-    if (slash) {
-        good = false;
-        for (size_t i = 0; i < MT_COUNT(units); i++) {
-            if (!strcmp(slash, units[i].name)) {
-                per = units[i].seconds;
-                good = true;
-            }
-        }
-        *slash = '\0';
-    }
-    if (!good || mt_parse_double(copy, 0, 1e9, &o->arrivals_s) < 0)
-        argp_error(st, "--arrivals: '%s' is not a rate such as 0.1, 6/min, poisson:0.1 or ramp:0.3",
-                   arg);
-    o->arrivals_s /= per;
-}
-
-/* "0.01" or "1%". */
-static double parse_share(struct argp_state *st, const char *name, const char *arg, double hi)
-{
-    size_t n = strlen(arg);
-    bool percent = n > 1 && arg[n - 1] == '%';
-    char copy[64];
-    double v = 0;
-
-    if (snprintf(copy, sizeof(copy), "%s", arg) >= (int)sizeof(copy))
-        *copy = '\0'; /* no number, then */
-    else if (percent)
-        copy[n - 1] = '\0';
-    if (mt_parse_double(copy, 0, percent ? 100 * hi : hi, &v) < 0)
-        argp_error(st, "%s: '%s' is not a share such as 0.01 or 1%%, at most %g", name, arg, hi);
-    return percent ? v / 100 : v;
-}
-
-static void parse_duration(struct argp_state *st, struct opts *o, const char *arg)
-{
-    struct mt_err e = {0};
-
-    if (mt_law_parse(arg, &o->duration, &e) < 0)
-        argp_error(st, "--duration: '%s': %s", arg, e.text);
-    o->has_duration = true;
-}
-
-static void parse_from(struct argp_state *st, struct opts *o, const char *arg)
-{
-    o->steady = !strcmp(arg, "steady");
-    o->warm_ns = 0;
-    if (!o->steady && strcmp(arg, "empty") != 0 && mt_parse_duration(arg, &o->warm_ns) < 0)
-        argp_error(st, "--from: '%s' is not empty, steady or a duration", arg);
-}
-
-static void parse_mixed(struct argp_state *st, struct opts *o, const char *arg)
-{
-    char *copy = strdup(arg), *cursor = copy, *key, *value;
-    struct mt_periodic c = {0};
-    bool good = true;
-
-    if (!copy)
-        argp_failure(st, MT_EXIT_FAILED, errno, "--mixed");
-    c.cost_ns = -1;
-    while (good && mt_parse_pair(&cursor, &key, &value)) {
-        int64_t *to = !strcmp(key, "period")  ? &c.period_ns
-                      : !strcmp(key, "cost")  ? &c.cost_ns
-                      : !strcmp(key, "piece") ? &c.piece_ns
-                                              : NULL;
-
-        good = to && value && mt_parse_duration(value, to) == 0;
-    }
-    free(copy);
-    if (!good || c.period_ns < 1 || c.cost_ns < 0 || c.piece_ns > c.cost_ns)
-        argp_error(st,
-                   "--mixed: '%s' is not of the form period=80ms,cost=45ms[,piece=30ms], the piece "
-                   "within the cost",
-                   arg);
-    if (o->n_mixed == PREDICT_MIXED_MAX)
-        argp_error(st, "--mixed: more than %d classes", PREDICT_MIXED_MAX);
-    else
-        o->mixed[o->n_mixed++] = c;
-}
 
 /* Whether the answer comes from a shape or a rate, not from records. */
 static bool from_pool(const struct opts *o)
@@ -302,6 +187,8 @@ static void check_pool(struct argp_state *st, const struct opts *o)
         argp_error(st, "--deadline and --target need --cost a=D,b=D");
     if (o->max_sessions != MT_NO_LIMIT && !o->kv.bounded)
         argp_error(st, "--max-sessions needs --kv window=W: no limit bounds an unbounded cache");
+    if (o->n_towers > 0 && (!o->model || o->kv.bounded || o->sessions < 0))
+        argp_error(st, "--tower needs -m MODEL, -n N and an unbounded cache");
     if (o->shared_sinks && !o->kv.bounded)
         argp_error(st, "--shared-sinks needs --kv window=W,sinks=S");
     if (o->live || o->fit_cost || o->n_mixed)
@@ -361,6 +248,12 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
     case OPT_POOL:
         mt_arg_pool(st, arg, PREDICT_TOKENS_MAX, &o->pool_bytes, &o->pool_blocks);
         return 0;
+    case OPT_MEMORY:
+        predict_arg_memory(st, o, arg);
+        return 0;
+    case OPT_TOWER:
+        predict_arg_tower(st, o, arg);
+        return 0;
     case 'n':
         o->sessions = mt_arg_i64(st, "--sessions", arg, 0, SESSIONS_MAX);
         return 0;
@@ -392,7 +285,7 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->rho0 = mt_arg_double(st, "--rho0", arg, 0, 1);
         return 0;
     case OPT_COST:
-        parse_cost(st, o, arg);
+        predict_arg_cost(st, o, arg);
         return 0;
     case OPT_DEADLINE:
         o->deadline_ns = mt_arg_duration(st, "--deadline", arg);
@@ -407,10 +300,10 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->retire = mt_arg_word(st, "--retire", arg, retire_words, MT_COUNT(retire_words));
         return 0;
     case OPT_ARRIVALS:
-        parse_arrivals(st, o, arg);
+        predict_arg_arrivals(st, o, arg);
         return 0;
     case OPT_DURATION:
-        parse_duration(st, o, arg);
+        predict_arg_duration(st, o, arg);
         return 0;
     case OPT_CAP:
         o->cap = mt_arg_i64(st, "--cap", arg, 0, SESSIONS_MAX);
@@ -420,7 +313,7 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->has_horizon = true;
         return 0;
     case OPT_RISK:
-        o->risk = parse_share(st, "--risk", arg, 1);
+        o->risk = predict_arg_share(st, "--risk", arg, 1);
         if (!(o->risk > 0 && o->risk < 1))
             argp_error(st, "--risk: '%s' is not between 0 and 1", arg);
         return 0;
@@ -428,13 +321,13 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->monte_carlo = true;
         return 0;
     case OPT_FROM:
-        parse_from(st, o, arg);
+        predict_arg_from(st, o, arg);
         return 0;
     case OPT_RUNS:
         o->runs = mt_arg_i64(st, "--runs", arg, 1, 1000000000);
         return 0;
     case OPT_PRECISION:
-        o->precision = parse_share(st, "--precision", arg, 0.99);
+        o->precision = predict_arg_share(st, "--precision", arg, 0.99);
         return 0;
     case OPT_SEED:
         o->seed = (uint64_t)mt_arg_i64(st, "--seed", arg, 0, INT64_MAX);
@@ -446,10 +339,10 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->evicted = (double)mt_arg_i64(st, "--evict", arg, 1, PREDICT_TOKENS_MAX);
         return 0;
     case OPT_REFUSED:
-        o->refused = parse_share(st, "--refused", arg, 1);
+        o->refused = predict_arg_share(st, "--refused", arg, 1);
         return 0;
     case OPT_RETRIED:
-        o->retried = parse_share(st, "--retried", arg, 1);
+        o->retried = predict_arg_share(st, "--retried", arg, 1);
         return 0;
     case OPT_LIVE:
         o->live = true;
@@ -464,7 +357,7 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->fit_cost = true;
         return 0;
     case OPT_MIXED:
-        parse_mixed(st, o, arg);
+        predict_arg_mixed(st, o, arg);
         return 0;
     case OPT_FORMAT:
         o->table = mt_arg_table(st, arg);

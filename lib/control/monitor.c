@@ -23,7 +23,7 @@ struct mt_monitor {
     struct pace pace[SLOTS];
     struct mt_hist latency;
     double deadline_ms;
-    int64_t frames, late, unserved, cap;
+    int64_t frames, late, unserved, stalled, cap;
     double t_collapse_s;
 };
 
@@ -134,8 +134,11 @@ static int take_frame(struct mt_monitor *m, const json_t *obj, double t)
     empty = !strcmp(status, "ok") && in > 0 && out == 0;
     m->frames++;
     if (empty || (strcmp(status, "ok") != 0 && strcmp(status, "late") != 0)) {
+        bool stalled = empty || !strcmp(status, "stalled");
+
         m->unserved++;
-        if (isnan(m->t_collapse_s) && (empty || !strcmp(status, "stalled")))
+        m->stalled += stalled;
+        if (stalled && isnan(m->t_collapse_s))
             m->t_collapse_s = t;
         return 0;
     }
@@ -200,6 +203,8 @@ int mt_monitor_report(struct mt_monitor *m, struct mt_report *out)
     r.unserved = m->unserved;
     r.cap = m->cap;
     r.t_collapse_s = m->t_collapse_s;
+    if (m->stalled > 0) /* a last block may be free where all want two */
+        r.forecast.sat_s = r.forecast.low_s = r.forecast.high_s = 0;
     if (isfinite(r.forecast.sat_s))
         r.binding = MT_BIND_MEMORY;
     else if (r.latency_p95_ms >= m->target * r.deadline_ms)
@@ -209,7 +214,7 @@ int mt_monitor_report(struct mt_monitor *m, struct mt_report *out)
     else
         r.binding = MT_BIND_NONE;
     mt_hist_clear(&m->latency);
-    m->frames = m->late = m->unserved = 0;
+    m->frames = m->late = m->unserved = m->stalled = 0;
     *out = r;
     return 0;
 }

@@ -11,13 +11,14 @@
 #include "control/livefit.h"
 
 struct mt_report {
-    struct mt_forecast forecast; /* livefit.h */
-    double rate;                 /* tokens/s that one session added, from kv_tokens; NaN: unknown */
-    double latency_p95_ms;       /* since the last report; NaN without a frame that was answered */
-    double deadline_ms;          /* the smallest of them; NaN: unknown */
-    int64_t frames;              /* records since the last report */
-    int64_t late, unserved;      /* of them: late; stalled, dropped, failed or untruthful */
-    int64_t cap;                 /* of the last record; -1: none */
+    struct mt_forecast
+        forecast;           /* livefit.h; 0 s to go if a frame was stalled since the last report */
+    double rate;            /* tokens/s that one session added, from kv_tokens; NaN: unknown */
+    double latency_p95_ms;  /* since the last report; NaN without a frame that was answered */
+    double deadline_ms;     /* the smallest of them; NaN: unknown */
+    int64_t frames;         /* records since the last report */
+    int64_t late, unserved; /* of them: late; stalled, dropped, failed or untruthful */
+    int64_t cap;            /* of the last record; -1: none */
     enum mt_binding
         binding;         /* memory: a time to saturation; latency: p95 at the target or above it;
                                 limit: as many sessions as the cap; else none. The first that holds. */

@@ -255,6 +255,11 @@ collapse() {
   wrong --target --target .9 frames.ndjson
   wrong --frame --frame 80ms frames.ndjson
   wrong --deadline --live --deadline 80ms frames.ndjson
+  wrong --memory -m moshi-7b -n 3 --memory 80GiB
+  wrong --memory -m moshi-7b -n 3 --memory total=4GiB,weights=4GiB
+  wrong --memory -m moshi-7b -n 3 --memory total=4GiB,use=2
+  wrong --tower -m moshi-7b -n 3 --pool 1GiB --tower token=1
+  wrong --tower "${r[@]}" -n 3 --tower token=1,rate=1
   wrong --mixed --mixed period=80ms
   wrong --mixed --mixed period=80ms,cost=10ms,piece=20ms
   wrong --mixed --mixed period=80ms,cost=10ms frames.ndjson
@@ -354,6 +359,24 @@ calls() {
   [ "$(jq 'has("model"), has("token_bytes")' <<<"$output")" = $'false\nfalse' ]
   run -2 --separate-stderr mt-predict --rate 12.5 --pool 1GiB -n 30
   [[ $stderr == *"needs a model"* ]]
+}
+
+@test "mt-predict: the pool as what a device has left, and towers besides the model's own tokens" {
+  run -0 --separate-stderr mt-predict -m moshi-7b --memory total=80GiB,use=0.9,weights=22GiB,other=4GiB -n 30
+  [ "$(get pool_blocks)" = $((46 * 128)) ]
+  # A thinker that hears, speaks half of the time, and a talker that then speaks, too: 1517 KiB a second.
+  run -0 --separate-stderr mt-predict -m qwen3-omni-30b --pool 24GiB -n 32 --rate 12.5 \
+    --tower token=96KiB,rate=4,share=0.5 --tower token=20KiB,rate=12.5,share=.5
+  [ "$(get session_bytes_s)" = $((1517 * 1024)) ]
+  near "$(get t_sat_towers_s)" 518.4 1e-4
+}
+
+@test "mt-predict: the latency of so many sessions" {
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 26 --cost a=20ms,b=1.5ms
+  [ "$(jq -c '[.latency_ms, .latency_unaligned_ms]' <<<"$output")" = '[59,79]' ] ||
+    [ "$(jq -c '[.latency_ms, .latency_unaligned_ms]' <<<"$output")" = '[59.0,79.0]' ]
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 54 --cost a=20ms,b=1.5ms
+  [ "$(jq .latency_unaligned_ms <<<"$output")" = null ]
 }
 
 @test "mt-predict: whole blocks retired" {
@@ -587,6 +610,18 @@ long_run() {
   jq -se '.[-1] | .last and .type == "live"' <<<"$output"
   run -1 --separate-stderr mt-predict --live </dev/null
   [[ $stderr == *"no records"* ]]
+}
+
+@test "mt-predict: live, on a server that runs into the wall" {
+  serve -m synth:qwen2.5-omni-tiny --kv unbounded --pool 256b --frame 200ms
+  mt-probe watch -s mt.sock 3>&- | mt-predict --live --window 1800ms --batch 300ms >live.ndjson 3>&- &
+  SERVERS+=("$!")
+  run mt-feed -s mt.sock -n 4 --seconds 8 --frame 200ms --loop --tolerate "$DATA/jfk.flac"
+  stop
+  within 20 grep -q '"score"' live.ndjson
+  jq -se 'any(.[]; .batches == 6 and .t_sat_s > 0 and .binding == "memory")' live.ndjson
+  jq -se 'any(.[]; .unserved > 0 and .t_sat_s == 0 and .binding == "memory")' live.ndjson
+  jq -se '.[-2].last and .[-1].type == "score"' live.ndjson
 }
 
 @test "mt-predict: live, an interrupt leaves a whole last line" {

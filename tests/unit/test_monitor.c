@@ -105,6 +105,12 @@ static void test_run(void **state)
     assert_int_equal(r.frames, 640);
     assert_int_equal(r.unserved, 8 * (255 - 250));
     assert_int_equal(r.late, 8 * 75);
+    /* At the wall nothing grows any more; that is no reason to say never. */
+    for (int i = 0; i < 200; i++)
+        feed(m, &f, 500, 20);
+    assert_int_equal(mt_monitor_report(m, &r), 0);
+    assert_true(r.forecast.sat_s == 0 && r.forecast.high_s == 0);
+    assert_int_equal(r.binding, MT_BIND_MEMORY);
     assert_int_equal(mt_monitor_quarters(m, q), 0);
     assert_true(isnan(q[0].sat_s)); /* at 25 s nothing was known */
     assert_near(q[2].t_s + q[2].sat_s, 100.4, 1);

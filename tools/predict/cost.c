@@ -27,6 +27,8 @@ static json_t *fit(const struct opts *o, struct mt_ticks *ticks, int64_t broken,
     if ((*rc = mt_ticks_points(ticks, &n, &x, &count)) < 0 ||
         (*rc = mt_cost_fit(n, x, count, &f)) < 0)
         return NULL;
+    if (f.cost.a_s < 0 || f.cost.b_s < 0)
+        mt_msg(MT_WARN, "a negative cost: these measurements tell too little of how it rises");
     out = predict_begin("cost");
     predict_set_int(out, "points", count);
     predict_set_int(out, "broken", broken);

@@ -53,6 +53,8 @@ static void put_time(char out[24], double s)
         snprintf(out, 24, "-");
     else if (isinf(s))
         snprintf(out, 24, "never");
+    else if (s == 0)
+        snprintf(out, 24, "now");
     else if (s < 120)
         snprintf(out, 24, "%.1f s", s);
     else if (s < 7200)
@@ -78,7 +80,7 @@ static void print_row(const struct mt_report *r, bool header)
     put_time(sat, f->sat_s);
     put_time(low, f->low_s);
     put_time(high, f->high_s);
-    if (isfinite(f->sat_s))
+    if (isfinite(f->sat_s) && f->sat_s > 0)
         snprintf(between, sizeof(between), "%s .. %s", low, high);
     put_number(rate, "%.2f", r->rate);
     put_number(latency, "%.1f", r->latency_p95_ms);

@@ -6,11 +6,13 @@
 
 #include "control/collapse.h"
 #include "control/livefit.h"
+#include "engine/args.h"
 #include "engine/engine.h"
 
 #define PREDICT_TOKENS_MAX (INT64_C(1) << 40)
 #define PREDICT_LINE_MAX   (1 << 20) /* a record with its text has a few hundred bytes */
 #define PREDICT_MIXED_MAX  16
+#define PREDICT_TOWERS_MAX 16
 
 struct opts {
     const char *model, *file;
@@ -24,6 +26,8 @@ struct opts {
     double rate;                        /* NAN: the model's */
     int64_t frame_ns, deadline_ns;      /* 0: not given */
     int64_t prompt_tokens, step_tokens; /* step 0: not given */
+    double towers[PREDICT_TOWERS_MAX];  /* bytes/s of a session, besides the model's own tokens */
+    int n_towers;
     double rho0, target;
     bool has_cost;
     struct mt_cost cost;
@@ -80,6 +84,19 @@ int predict_mixed(const struct opts *o);
 /* The input of the modes above: a descriptor or -errno after a message; its name. */
 int predict_input(const struct opts *o, const char **what);
 void predict_input_close(int fd);
+
+/* ---- args.c ---- */
+
+void predict_arg_cost(struct argp_state *st, struct opts *o, const char *arg);
+/* "[poisson:|ramp:]NUMBER[/s|/min|/h]". */
+void predict_arg_arrivals(struct argp_state *st, struct opts *o, const char *arg);
+void predict_arg_duration(struct argp_state *st, struct opts *o, const char *arg);
+void predict_arg_from(struct argp_state *st, struct opts *o, const char *arg);
+void predict_arg_memory(struct argp_state *st, struct opts *o, const char *arg);
+void predict_arg_tower(struct argp_state *st, struct opts *o, const char *arg);
+void predict_arg_mixed(struct argp_state *st, struct opts *o, const char *arg);
+/* "0.01" or "1%", in 0..hi. */
+double predict_arg_share(struct argp_state *st, const char *name, const char *arg, double hi);
 
 /* ---- print.c ---- */
 

@@ -30,6 +30,7 @@ static const struct row predict_rows[] = {
      "{t_sat_s} s after the start[ ({t_sat_locked_s} s with locked phases, {t_sat_spread_s} s with "
      "random ones)]",
      "never"},
+    {"with its towers", "{t_sat_towers_s} s, {session_bytes_s} bytes/s of each session", "never"},
     {"first stall", "{t_stall_s} s after the start, with locked phases", "never"},
     {"longest session", "{last_tokens} tokens", NULL},
     {"arrivals", "{arrivals}, {arrivals_s} a second[, up to {cap} at once]", NULL},
@@ -68,6 +69,7 @@ static const struct row predict_rows[] = {
     {"deadline", "{deadline_s} s, {target} of it to be used", NULL},
     {"cost of a frame", "{cost_a_ms} ms + {cost_b_ms} ms a session", NULL},
     {"the beat holds", "{n_star} sessions in step, {n_star_unaligned} at any time", NULL},
+    {"latency", "{latency_ms} ms in step[, {latency_unaligned_ms} ms at worst at any time]", NULL},
     {"sustainable", "{n_sustainable} sessions", NULL},
     {"bound by", "{binding}", NULL},
 };

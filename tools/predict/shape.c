@@ -49,6 +49,20 @@ static void fitting_window(json_t *out, const struct opts *o, struct mt_bound w,
     }
 }
 
+/* Everything that a session adds, its other towers too, in bytes. */
+static void towers(json_t *out, const struct opts *o, const struct plan *p)
+{
+    struct mt_class c = {.n = (double)o->sessions, .bytes_s = p->rate * (double)p->token_bytes};
+    double t;
+
+    for (int i = 0; i < o->n_towers; i++)
+        c.bytes_s += o->towers[i];
+    predict_set(out, "session_bytes_s", c.bytes_s);
+    if (mt_predict_classes(&c, 1, (double)p->blocks * (double)(o->block * p->token_bytes), o->rho0,
+                           &t) == 0)
+        predict_set(out, "t_sat_towers_s", t);
+}
+
 static void ceilings(json_t *out, const struct opts *o, const struct plan *p)
 {
     int64_t n_star = MT_NO_LIMIT, unaligned, per_session, n;
@@ -57,6 +71,7 @@ static void ceilings(json_t *out, const struct opts *o, const struct plan *p)
     int64_t blocks = (int64_t)floor((1 - o->rho0) * (double)p->blocks + 1e-9);
     const struct mt_bound *w = &p->bound;
     enum mt_binding binding;
+    double worst;
 
     if (o->kv.bounded && mt_bound_blocks(w, &per_session) == 0) {
         predict_set_int(out, "session_blocks", per_session);
@@ -81,6 +96,11 @@ static void ceilings(json_t *out, const struct opts *o, const struct plan *p)
         if (n_star != MT_NO_LIMIT) {
             predict_set_int(out, "n_star", n_star);
             predict_set_int(out, "n_star_unaligned", unaligned);
+        }
+        if (o->sessions >= 0 &&
+            mt_latency_worst(&o->cost, p->deadline_s, (double)o->sessions, &worst) == 0) {
+            predict_set(out, "latency_ms", 1e3 * (o->cost.a_s + o->cost.b_s * (double)o->sessions));
+            predict_set(out, "latency_unaligned_ms", 1e3 * worst);
         }
     }
     if (!o->kv.bounded && p->rate > 0 && (o->sessions > 0 || o->arrive != ARRIVE_NONE)) {
@@ -210,6 +230,8 @@ int predict_shape(const struct opts *o)
                             .rate = p.rate};
 
         growth(out, &l, p.frame_s);
+        if (o->n_towers > 0)
+            towers(out, o, &p);
     }
     rc = predict_open(o, &p, out);
     if (rc != MT_EXIT_OK) {
