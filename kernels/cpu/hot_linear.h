@@ -156,10 +156,11 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
     }
     for (int r = 0; r < rows; r++) {
         float *out = j->out.data + (r0 + r) * j->out.stride + o;
-        const float *res = j->residual.data + (r0 + r) * j->residual.stride + o;
+        const float *res =
+            j->residual.data ? j->residual.data + (r0 + r) * j->residual.stride + o : NULL;
 
         for (int i = 0; i < width; i++)
-            out[i] = j->residual.data ? buf[r * GROUP + i] + res[i] : buf[r * GROUP + i];
+            out[i] = res ? buf[r * GROUP + i] + res[i] : buf[r * GROUP + i];
     }
 }
 

@@ -52,6 +52,18 @@ void mt_sound_close(struct mt_sound **s);
  * above max_samples (at rate_hz) are -E2BIG. */
 int mt_sound_load(const char *path, const struct mt_raw_format *raw, int rate_hz,
                   int64_t max_samples, float **pcm, int64_t *n, struct mt_err *e);
+/*
+ * A part of it, cut before the rate is converted, as if the file held nothing else. -ERANGE when the
+ * sound ends before the part does.
+ */
+struct mt_sound_part {
+    bool samples; /* start and len count the file's own samples; else ns, to the nearest sample */
+    int64_t start;
+    int64_t len; /* -1: to the end */
+};
+int mt_sound_load_part(const char *path, const struct mt_raw_format *raw, int rate_hz,
+                       const struct mt_sound_part *part, int64_t max_samples, float **pcm,
+                       int64_t *n, struct mt_err *e);
 
 /* 16-bit WAV out, for --play: f32 in, clipped; the header is right whenever the file is closed. */
 struct mt_wav;

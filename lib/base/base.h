@@ -114,6 +114,8 @@ int64_t mt_hist_quantile(const struct mt_hist *h, double q);
  * Returns 0 or a negative errno; -EPIPE when the reader left. Text is UTF-8 as jansson checks it.
  */
 int mt_json_line(FILE *out, json_t *obj);
+/* End and flush a line that was printed by hand (rows of numbers, where an object a number would cost too much). Returns as above. */
+int mt_line_end(FILE *out);
 
 /* Number rounded to 6 significant digits after the decimal point as records have them; NULL (absent) if not finite. */
 json_t *mt_json_real(double v);

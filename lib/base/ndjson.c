@@ -43,6 +43,18 @@ int mt_json_line(FILE *out, json_t *obj)
     return rc;
 }
 
+int mt_line_end(FILE *out)
+{
+    int rc = 0;
+
+    errno = 0;
+    if (putc('\n', out) == EOF || fflush(out))
+        rc = errno ? -errno : -EIO;
+    if (rc && out == stdout && !stdout_errno)
+        stdout_errno = -rc;
+    return rc;
+}
+
 json_t *mt_json_real(double v)
 {
     if (!isfinite(v))

@@ -94,9 +94,12 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     p->n_mem = (p->pool_blocks - shared) / (p->blocks_per_session - shared);
     p->kv_bytes_session = p->blocks_per_session * p->block_bytes;
     p->audio_bytes_session = mt_ear_bytes(eng->m, (int)p->frame_samples, o->backlog);
+    /* An unbounded session's block table has room for the whole pool. */
+    int64_t table = o->policy.bounded ? p->blocks_per_session : p->pool_blocks;
+    int64_t layout = s->layout.n_open + s->layout.n_before + s->layout.n_after + s->layout.n_close;
     p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text +
-                             4 * (int64_t)(s->cap_feed + s->opts.answer_tokens) +
-                             8 * (int64_t)s->due_cap + 4 * p->blocks_per_session;
+                             4 * (layout + s->cap_feed + s->opts.answer_tokens + table + 1) +
+                             8 * (int64_t)s->due_cap;
     mt_session_free(&s, eng);
     if (p->pool_blocks < p->blocks_per_session)
         return mt_err_set(
@@ -108,8 +111,11 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     return 0;
 }
 
-static int check_options(const struct mt_engine_opts *o, struct mt_err *e)
+static int check_options(const struct mt_model_info *i, const struct mt_engine_opts *o,
+                         struct mt_err *e)
 {
+    int want = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions;
+
     if (o->block_tokens < 1 || o->block_tokens > 1024)
         return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
     if (o->answer_tokens < 1 || o->answer_tokens > 65536)
@@ -123,6 +129,11 @@ static int check_options(const struct mt_engine_opts *o, struct mt_err *e)
     if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
         return mt_err_set(e, -EINVAL, "--kv: window=%lld is above %d", (long long)o->policy.window,
                           INT32_MAX / 2);
+    if (o->step_tokens > i->step_rows || want > i->want_rows)
+        return mt_err_set(e, -EINVAL,
+                          "--step-tokens: the model was opened for steps of %d rows, %d with "
+                          "logits; %d and %d are asked for",
+                          i->step_rows, i->want_rows, o->step_tokens, want);
     return 0;
 }
 
@@ -141,8 +152,8 @@ static int allocate(struct mt_engine *eng)
     eng->want = calloc(n, sizeof(*eng->want));
     eng->sampled = calloc(n, sizeof(*eng->sampled));
     eng->params = calloc(n, sizeof(*eng->params));
-    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded && eng->ears &&
-                   eng->ids && eng->want && eng->sampled && eng->params
+    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded &&
+                   eng->ears && eng->ids && eng->want && eng->sampled && eng->params
                ? 0
                : -ENOMEM;
 }
@@ -173,7 +184,7 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
     eng->opts = *o;
     eng->t_start = clock->now_ns(clock);
     eng->cap = o->max_sessions;
-    if ((rc = check_options(o, e)) < 0)
+    if ((rc = check_options(mt_model_info(m), o, e)) < 0)
         goto fail;
     if (o->system && !(eng->system = strdup(o->system))) {
         rc = mt_err_set(e, -ENOMEM, "out of memory");

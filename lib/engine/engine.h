@@ -65,6 +65,7 @@ struct mt_record {
 
 struct mt_engine_events {
     void *ctx;
+    /* Once for every frame. A frame that is dropped for want of room has its record before an older one still in work. */
     void (*frame)(void *ctx, const struct mt_record *r);
     /* The session is gone: "end", "gone", "idle", "shutdown". Its number is never used again. */
     void (*closed)(void *ctx, int64_t session, const char *reason, int64_t frames);
@@ -169,23 +170,28 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
 /* ---- teacher forcing (mt-probe logits) ---- */
 
 /*
- * Feed ids (with audio rows for placeholders, in order: audio [n_audio, hidden] in host memory) through a cache of its own
- * under a policy, `chunk` rows a step at most, and give the log-softmax [vocab] of each position in `at` (ascending, 0-based).
+ * Feed ids through a cache of its own under a policy, and give the log-softmax of chosen positions. Everything is
+ * borrowed for the call.
  */
 struct mt_teacher {
-    const int32_t *ids;
+    const int32_t *ids; /* [n], each in 0..vocab-1 */
     int64_t n;
-    const float *audio;
+    const float
+        *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
     int64_t n_audio;
-    const int64_t *at;
+    const int64_t *at; /* [n_at] positions in 0..n-1, ascending, each once */
     int64_t n_at;
-    struct mt_policy policy;
+    struct mt_policy policy; /* sinks as a number: there is no prompt here */
     enum mt_dtype kv_type;
     int block_tokens;
     void *ctx;
+    /* Called once a position, in order; logprobs [vocab] is valid for the call. Not 0 ends the run with that value. */
     int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
 };
-/* -EPROTO with both counts when placeholders and audio rows differ; -EINVAL for ids out of range. */
+/*
+ * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders and audio
+ * rows differ, -EINVAL for an id, a position or a policy that can't be, -ENOMEM.
+ */
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e);
 
 #endif

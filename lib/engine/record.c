@@ -37,6 +37,7 @@ void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status s
                       const char *reason, bool shortened)
 {
     int64_t t = eng->clock->now_ns(eng->clock);
+    mt_session_fit(s, eng, s->len); /* an unbounded session gives back what its frame did not use */
     bool prefilled = s->phase == PHASE_DECODE, encoded = prefilled || s->phase == PHASE_PREFILL;
     int64_t begin = encoded ? s->t_begin : t, enc = encoded ? s->t_encoded : t;
     int64_t first = prefilled ? s->t_first : t;

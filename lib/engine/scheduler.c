@@ -21,7 +21,7 @@ static double ms(int64_t ns)
     return (double)ns / 1e6;
 }
 
-/* The answer is whole: an unbounded session gives back what its frame did not use. */
+/* The answer is whole. */
 static void finish(struct mt_engine *eng, struct session *s, bool shortened)
 {
     bool late = now(eng) > s->t_deadline;
@@ -30,7 +30,6 @@ static void finish(struct mt_engine *eng, struct session *s, bool shortened)
         int n = mt_detok_flush(&s->detok, s->text + s->n_text, s->cap_text - s->n_text);
         s->n_text += n > 0 ? (size_t)n : 0;
     }
-    mt_session_fit(s, eng, s->len);
     mt_engine_record(eng, s, late ? MT_LATE : MT_OK, late ? "deadline" : NULL, shortened);
 }
 

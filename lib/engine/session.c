@@ -5,6 +5,7 @@
 #include "engine/session.h"
 
 #include <errno.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,16 +68,35 @@ static int allocate(struct session *s, const struct mt_engine *eng)
     return s->feed && s->answer && s->text && s->due_ns && s->blocks ? 0 : -ENOMEM;
 }
 
+/* Negated, so that a NaN is refused, too. */
+static int check_sampling(const struct mt_session_opts *o, struct mt_err *e)
+{
+    if (o->answer_tokens < 0)
+        return mt_err_set(e, -EINVAL, "answer_tokens: %d is below 0", o->answer_tokens);
+    if (o->window < 0)
+        return mt_err_set(e, -EINVAL, "window: %lld is below 0", (long long)o->window);
+    if (!(o->temperature >= 0 && o->temperature <= FLT_MAX))
+        return mt_err_set(e, -EINVAL, "temperature: %g is no number from 0 on",
+                          (double)o->temperature);
+    if (o->top_k < 0)
+        return mt_err_set(e, -EINVAL, "top_k: %d is below 0", o->top_k);
+    if (!(o->top_p > 0 && o->top_p <= 1))
+        return mt_err_set(e, -EINVAL, "top_p: %g is not above 0 and at most 1", (double)o->top_p);
+    return 0;
+}
+
 int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_session_opts *o,
                    struct mt_err *e)
 {
     struct session *s = calloc(1, sizeof(*s));
     const char *system = o->system ? o->system : eng->opts.system;
-    int rc;
+    int rc = check_sampling(o, e);
 
     *out = NULL;
-    if (!s)
-        return mt_err_set(e, -ENOMEM, "out of memory");
+    if (!s || rc < 0) {
+        free(s);
+        return rc < 0 ? rc : mt_err_set(e, -ENOMEM, "out of memory");
+    }
     s->opts = *o;
     s->opts.system = NULL; /* borrowed for the call only */
     s->pending = -1;

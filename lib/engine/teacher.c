@@ -16,6 +16,8 @@ struct run {
     struct mt_model *m;
     struct mt_backend *be;
     const struct mt_teacher *t;
+    struct mt_policy policy; /* with a window that fits the tokens */
+    int chunk;
     struct mt_kv *kv;
     int32_t *blocks;
     struct mt_rows audio; /* [CHUNK, hidden] of the chunk */
@@ -26,10 +28,17 @@ struct run {
 static int check(const struct run *r, struct mt_err *e)
 {
     const struct mt_model_info *i = mt_model_info(r->m);
+    const struct mt_policy *p = &r->t->policy;
     int64_t places = 0;
 
-    if (r->t->n < 1)
-        return mt_err_set(e, -EINVAL, "no tokens given");
+    if (r->t->n < 1 || r->t->n > INT32_MAX)
+        return mt_err_set(e, -EINVAL, "%lld tokens are not in 1..%d", (long long)r->t->n,
+                          INT32_MAX);
+    if (r->t->block_tokens < 1)
+        return mt_err_set(e, -EINVAL, "a block of %d tokens", r->t->block_tokens);
+    if (p->bounded && (p->sinks < 0 || p->window <= p->sinks))
+        return mt_err_set(e, -EINVAL, "window=%lld is not above sinks=%lld (a number from 0 on)",
+                          (long long)p->window, (long long)p->sinks);
     for (int64_t k = 0; k < r->t->n; k++) {
         if (r->t->ids[k] < 0 || r->t->ids[k] >= i->vocab)
             return mt_err_set(e, -EINVAL, "token %d at position %lld is not in 0..%d", r->t->ids[k],
@@ -40,19 +49,23 @@ static int check(const struct run *r, struct mt_err *e)
         return mt_err_set(
             e, -EPROTO, "%lld audio placeholders (token %d) in the tokens, but %lld rows of audio",
             (long long)places, i->audio_id, (long long)r->t->n_audio);
-    for (int64_t k = 0; k < r->t->n_at; k++)
+    for (int64_t k = 0; k < r->t->n_at; k++) {
         if (r->t->at[k] < 0 || r->t->at[k] >= r->t->n)
             return mt_err_set(e, -EINVAL, "position %lld is not in 0..%lld", (long long)r->t->at[k],
                               (long long)r->t->n - 1);
+        if (k > 0 && r->t->at[k] <= r->t->at[k - 1])
+            return mt_err_set(e, -EINVAL, "position %lld comes behind %lld", (long long)r->t->at[k],
+                              (long long)r->t->at[k - 1]);
+    }
     return 0;
 }
 
 static int allocate(struct run *r)
 {
     const struct mt_model_info *i = mt_model_info(r->m);
-    const struct mt_policy *p = &r->t->policy;
+    const struct mt_policy *p = &r->policy;
     int64_t bt = r->t->block_tokens;
-    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, CHUNK)
+    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, r->chunk)
                            : (r->t->n + bt - 1) / bt;
     struct mt_kv_shape shape = mt_model_kv_shape(r->m, (int)bt, r->t->kv_type);
     int rc;
@@ -67,6 +80,18 @@ static int allocate(struct run *r)
     for (int64_t k = 0; k < n; k++)
         r->blocks[k] = (int32_t)k;
     return 0;
+}
+
+/* A window that is never full needs no more memory than the tokens. */
+static struct mt_policy fitting(const struct mt_teacher *t)
+{
+    struct mt_policy p = t->policy;
+
+    if (p.bounded && p.sinks > t->n)
+        p.sinks = t->n;
+    if (p.bounded && p.window > t->n + 1)
+        p.window = t->n + 1;
+    return p;
 }
 
 /* Logits to log-probs, in place; the sum in f64. */
@@ -84,19 +109,19 @@ static void log_softmax(float *x, int n)
 
 static struct mt_kv_view view(const struct run *r)
 {
-    const struct mt_policy *p = &r->t->policy;
+    const struct mt_policy *p = &r->policy;
     int64_t bt = r->t->block_tokens;
 
     return (struct mt_kv_view){
         .blocks = r->blocks,
         .sinks = p->bounded ? (int)p->sinks : 0,
-        .ring_blocks = p->bounded ? (int)((p->window + CHUNK - 1 + bt - 1) / bt) : INT32_MAX,
+        .ring_blocks = p->bounded ? (int)((p->window + r->chunk - 1 + bt - 1) / bt) : INT32_MAX,
         .window = p->bounded ? p->window : INT64_MAX,
         .rope_absolute = p->rope_absolute,
     };
 }
 
-static int run_chunk(struct run *r, int64_t from, int n)
+static int run_chunk(struct run *r, int64_t from, int n, struct mt_err *e)
 {
     const struct mt_teacher *t = r->t;
     const struct mt_model_info *i = mt_model_info(r->m);
@@ -119,7 +144,7 @@ static int run_chunk(struct run *r, int64_t from, int n)
     }
     struct mt_step st = {{n, 1, &one}, ids, audio, n_audio, want, n_want};
     if ((rc = mt_model_step(r->m, r->kv, &st, &logits)) < 0)
-        return rc;
+        return mt_err_set(e, rc, "the model can't take %d rows: %s", n, strerror(-rc));
     for (int k = 0; k < n_want && rc == 0; k++) {
         r->be->ops->rows_get(r->be, r->row, mt_rows_from(logits, k), 1);
         log_softmax(r->row, i->vocab);
@@ -130,13 +155,16 @@ static int run_chunk(struct run *r, int64_t from, int n)
 
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e)
 {
-    struct run r = {.m = m, .be = mt_model_backend(m), .t = t};
+    const struct mt_model_info *i = mt_model_info(m);
+    struct run r = {.m = m, .be = mt_model_backend(m), .t = t, .policy = fitting(t)};
     int rc = check(&r, e);
+
+    r.chunk = i->want_rows < CHUNK ? i->want_rows : CHUNK; /* any of its rows may be wanted */
 
     if (rc == 0 && (rc = allocate(&r)) < 0)
         mt_err_set(e, rc, "no memory for a cache of %lld tokens", (long long)t->n);
-    for (int64_t from = 0; rc == 0 && from < t->n; from += CHUNK)
-        rc = run_chunk(&r, from, (int)(t->n - from < CHUNK ? t->n - from : CHUNK));
+    for (int64_t from = 0; rc == 0 && from < t->n; from += r.chunk)
+        rc = run_chunk(&r, from, (int)(t->n - from < r.chunk ? t->n - from : r.chunk), e);
     if (r.kv)
         r.be->ops->kv_free(r.be, r.kv);
     if (r.audio.data)

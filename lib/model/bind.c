@@ -2,6 +2,7 @@
  * bind.c: names and shapes to weights, and checked fields of a config.json.
  */
 #include "model/bind.h"
+#include "model/file.h"
 
 #include <errno.h>
 #include <math.h>
@@ -117,5 +118,34 @@ int mt_config_real(const json_t *o, const char *where, const char *key, double l
     if (!json_is_number(v) || !(x >= lo && x <= hi))
         return mt_err_set(e, -EPROTO, "%s.%s is not a number in %g..%g", where, key, lo, hi);
     *out = x;
+    return 0;
+}
+
+/* Is word one of those in list, apart by ", "? */
+static bool listed(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+
+    for (const char *at = list; at; at = strchr(at, ' ')) {
+        at += *at == ' ';
+        if (n && !strncmp(at, word, n) && (at[n] == '\0' || at[n] == ','))
+            return true;
+    }
+    return false;
+}
+
+int mt_config_word(const json_t *o, const char *where, const char *key, const char *known,
+                   struct mt_err *e)
+{
+    const json_t *v = json_object_get(o, key);
+    char show[MT_SHOW_MAX];
+
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_string(v))
+        return mt_err_set(e, -EPROTO, "%s.%s is not a string (%s)", where, key, known);
+    if (!listed(known, json_string_value(v)))
+        return mt_err_set(e, -ENOTSUP, "%s.%s '%s' is not supported (%s)", where, key,
+                          mt_show(show, json_string_value(v)), known);
     return 0;
 }

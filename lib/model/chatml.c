@@ -45,13 +45,26 @@ static int encode_open(const struct mt_tokenizer *t, const char *system, const c
     return rc;
 }
 
+/* A tokenizer without one of the marks would spell it out, and the model would read it as text. */
+static int check_marks(const struct mt_tokenizer *t, const struct mt_chatml *c, struct mt_err *e)
+{
+    const char *const mark[] = {"<|im_start|>", "<|im_end|>", c->audio_bos, c->audio_eos};
+
+    for (size_t i = 0; i < MT_COUNT(mark); i++)
+        if (mt_tokenizer_special(t, mark[i]) < 0)
+            return mt_err_set(e, -EPROTO, "the tokenizer has no special token '%s'", mark[i]);
+    return 0;
+}
+
 int mt_chatml_layout(const struct mt_tokenizer *t, const struct mt_chatml *c, enum mt_mode mode,
                      const char *system, struct mt_layout *out, struct mt_err *e)
 {
     struct mt_layout l = {0};
     char before[128], after[128];
-    int rc;
+    int rc = check_marks(t, c, e);
 
+    if (rc < 0)
+        return rc;
     if (!system)
         system = c->default_system;
     if (mode == MT_MODE_FREE) {

@@ -17,24 +17,53 @@
 
 #include "model/bind.h"
 
+enum { HEAD_DIM_MAX = 1024 };
+
 /* rope_theta lies beside the sizes in released files, in rope_parameters in files of transformers 5. */
 static int parse_rope(const json_t *text, const char *where, struct mt_decoder_config *c,
                       struct mt_err *e)
 {
     const json_t *params = json_object_get(text, "rope_parameters");
     const json_t *scaling = json_object_get(text, "rope_scaling");
-    const json_t *from = json_is_object(params) ? params : text;
-    const json_t *kind = json_object_get(json_is_object(params) ? params : scaling, "rope_type");
+    const json_t *const kinds[] = {params, scaling};
+    static const char *const name[] = {"rope_parameters", "rope_scaling"};
+    char at[MT_WHERE_MAX];
+    double share;
     int rc;
 
-    if ((rc = mt_config_real(from, where, "rope_theta", 1.0, 1e12, 1e6, &c->rope_base, e)) < 0)
+    for (size_t i = 0; i < MT_COUNT(kinds); i++) {
+        snprintf(at, sizeof(at), "%s.%s", where, name[i]);
+        if (kinds[i] && !json_is_object(kinds[i]) && !json_is_null(kinds[i]))
+            return mt_err_set(e, -EPROTO, "%s is not an object", at);
+        if ((rc = mt_config_word(kinds[i], at, "rope_type", "default, mrope", e)) < 0 ||
+            (rc = mt_config_word(kinds[i], at, "type", "default, mrope", e)) < 0)
+            return rc;
+    }
+    if ((rc = mt_config_real(text, where, "rope_theta", 1.0, 1e12, 1e6, &c->rope_base, e)) < 0 ||
+        /* Where only a part of each head is rotated, all of it would be: another model. */
+        (rc = mt_config_real(text, where, "partial_rotary_factor", 1.0, 1.0, 1.0, &share, e)) < 0)
         return rc;
-    if (!kind)
-        kind = json_object_get(json_is_object(params) ? params : scaling, "type");
-    const char *word = json_string_value(kind);
-    if (word && strcmp(word, "default") != 0 && strcmp(word, "mrope") != 0)
-        return mt_err_set(e, -ENOTSUP, "%s: rope type '%s' is not supported (default, mrope)",
-                          where, word);
+    snprintf(at, sizeof(at), "%s.%s", where, name[0]);
+    return mt_config_real(params, at, "rope_theta", 1.0, 1e12, c->rope_base, &c->rope_base, e);
+}
+
+/* A cache policy is the server's choice; layers that were trained to look back only so far are another model. */
+static int refuse_sliding(const json_t *text, const char *where, struct mt_err *e)
+{
+    const json_t *use = json_object_get(text, "use_sliding_window"),
+                 *kinds = json_object_get(text, "layer_types"), *kind;
+    size_t i;
+
+    if (use && !json_is_false(use) && !json_is_null(use))
+        return mt_err_set(e, -ENOTSUP,
+                          "%s.use_sliding_window is not supported (--kv window=W bounds the cache)",
+                          where);
+    json_array_foreach(kinds, i, kind)
+    {
+        const char *word = json_string_value(kind);
+        if (!word || strcmp(word, "full_attention") != 0)
+            return mt_err_set(e, -ENOTSUP, "%s.layer_types[%zu] is not full_attention", where, i);
+    }
     return 0;
 }
 
@@ -47,36 +76,37 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
     int rc;
 
     if (!json_is_object(text))
-        return mt_err_set(e, -EPROTO, "%s is not an object", where);
+        return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
     if ((rc = mt_config_int(text, where, "vocab_size", 1, 1 << 24, MT_NEED, &v[0], e)) < 0 ||
         (rc = mt_config_int(text, where, "hidden_size", 2, 1 << 17, MT_NEED, &v[1], e)) < 0 ||
         (rc = mt_config_int(text, where, "num_hidden_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
         (rc = mt_config_int(text, where, "num_attention_heads", 1, 4096, MT_NEED, &v[3], e)) < 0 ||
         (rc = mt_config_int(text, where, "num_key_value_heads", 1, 4096, v[3], &v[4], e)) < 0 ||
-        (rc = mt_config_int(text, where, "head_dim", 2, 1024, v[1] / v[3], &v[5], e)) < 0 ||
+        (rc = mt_config_int(text, where, "head_dim", 2, HEAD_DIM_MAX, 0, &v[5], e)) < 0 ||
         (rc = mt_config_int(text, where, "intermediate_size", 1, 1 << 20, MT_NEED, &v[6], e)) < 0 ||
         (rc = mt_config_int(text, where, "max_position_embeddings", 1, INT64_C(1) << 40, 32768,
                             &v[7], e)) < 0 ||
         (rc = mt_config_real(text, where, "rms_norm_eps", 0.0, 1.0, 1e-6, &eps, e)) < 0 ||
         (rc = parse_rope(text, where, &c, e)) < 0)
         return rc;
-    if (!json_object_get(text, "head_dim") && v[1] % v[3])
+    if (v[5] == 0 && v[1] % v[3])
         return mt_err_set(e, -EPROTO,
                           "%s: hidden_size %lld is no multiple of num_attention_heads %lld", where,
                           (long long)v[1], (long long)v[3]);
+    if (v[5] == 0)
+        v[5] = v[1] / v[3];
+    if (v[5] > HEAD_DIM_MAX)
+        return mt_err_set(e, -EPROTO, "%s: head_dim %lld is above %d", where, (long long)v[5],
+                          HEAD_DIM_MAX);
     if (v[3] % v[4])
         return mt_err_set(e, -EPROTO,
                           "%s: num_attention_heads %lld is no multiple of num_key_value_heads %lld",
                           where, (long long)v[3], (long long)v[4]);
     if (v[5] % 2)
         return mt_err_set(e, -EPROTO, "%s: head_dim %lld is odd", where, (long long)v[5]);
-    const char *act = json_string_value(json_object_get(text, "hidden_act"));
-    if (act && strcmp(act, "silu") != 0)
-        return mt_err_set(e, -ENOTSUP, "%s.hidden_act '%s' is not supported (silu)", where, act);
-    if (json_is_true(json_object_get(text, "use_sliding_window")))
-        return mt_err_set(e, -ENOTSUP,
-                          "%s.use_sliding_window is not supported (--kv window=W bounds the cache)",
-                          where);
+    if ((rc = mt_config_word(text, where, "hidden_act", "silu", e)) < 0 ||
+        (rc = refuse_sliding(text, where, e)) < 0)
+        return rc;
     c.vocab = (int)v[0];
     c.hidden = (int)v[1];
     c.layers = (int)v[2];

@@ -25,7 +25,9 @@ int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int b
                            .frame_samples = frame_samples,
                            .lookahead = i->lookahead_samples,
                            .backlog = backlog};
-    if (frame_samples < i->frame_min || frame_samples % i->frame_step || backlog < 1)
+    if (backlog < 1)
+        return mt_err_set(e, -EINVAL, "a backlog of %d frames (at least 1)", backlog);
+    if (frame_samples < i->frame_min || frame_samples % i->frame_step)
         return mt_err_set(
             e, -EINVAL, "a frame of %.1f ms is not a multiple of %.1f ms from %.1f ms on",
             1e3 * frame_samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
@@ -125,11 +127,17 @@ void mt_ear_consume(struct mt_ear *ear, int64_t n)
 
 void mt_ear_skip(struct mt_ear *ear)
 {
-    ear->m->family->ear_skip(ear);
+    if (mt_ear_frames(ear) > 0) /* else the samples of a frame to come would be lost to it */
+        ear->m->family->ear_skip(ear);
 }
 
 struct mt_rows mt_ear_rows(const struct mt_ear *ear, int *n_rows)
 {
     *n_rows = ear->n_rows;
     return ear->rows;
+}
+
+int mt_ear_mel_frames(const struct mt_ear *ear)
+{
+    return ear->mel_frames;
 }

@@ -19,14 +19,14 @@ struct mt_model {
 };
 
 /* A named shape for synth:NAME, as the config.json of a release would give it. */
-struct mt_shape {
+struct mt_synth_shape {
     const char *name;
     const char *config; /* JSON */
 };
 
 struct mt_family {
-    const char *const *model_types; /* config.json's model_type, NULL terminated */
-    const struct mt_shape *shapes;  /* ends with a NULL name */
+    const char *const *model_types;      /* config.json's model_type, NULL terminated */
+    const struct mt_synth_shape *shapes; /* ends with a NULL name */
 
     /*
      * Bind everything of a model whose weights, backend and options are set; fill info and own. config
@@ -44,7 +44,7 @@ struct mt_family {
     void (*ear_skip)(struct mt_ear *ear);
     int (*encode)(struct mt_model *m, struct mt_ear **ears, int n);
     int (*embed_clip)(struct mt_model *m, const float *pcm, int64_t n, float **rows,
-                      int64_t *n_rows, struct mt_err *e);
+                      int64_t *n_rows, int64_t *mel_frames, struct mt_err *e);
     struct mt_kv_shape (*kv_shape)(const struct mt_model *m, int block_tokens, enum mt_dtype type);
     int (*step)(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits);
@@ -66,6 +66,7 @@ struct mt_ear {
     bool ended;
     struct mt_rows rows; /* of the last encoded frame */
     int n_rows, rows_cap;
+    int mel_frames; /* that these rows were made of; the family sets it */
 };
 int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                 struct mt_err *e);

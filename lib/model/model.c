@@ -10,7 +10,11 @@
 
 #include "model/bind.h"
 #include "model/family.h"
+#include "model/file.h"
 
+#define CONFIG_BYTES (4 << 20) /* the released ones have some 14000 … */
+#define CONFIG_ITEMS (1 << 16) /* … and some hundred values */
+#define CONFIG_DEPTH 32
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
 static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
@@ -48,10 +52,10 @@ static int synth_options(char *list, uint64_t *seed, int64_t *layers, enum mt_dt
     return 0;
 }
 
-static const struct mt_shape *find_shape(const char *name, const struct mt_family **family)
+static const struct mt_synth_shape *find_shape(const char *name, const struct mt_family **family)
 {
     for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_shape *s = families[i]->shapes; s->name; s++)
+        for (const struct mt_synth_shape *s = families[i]->shapes; s->name; s++)
             if (!strcmp(s->name, name)) {
                 *family = families[i];
                 return s;
@@ -65,7 +69,8 @@ static int unknown_shape(const char *name, struct mt_err *e)
     size_t n = 0;
 
     for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_shape *s = families[i]->shapes; s->name && n < sizeof(known); s++)
+        for (const struct mt_synth_shape *s = families[i]->shapes; s->name && n < sizeof(known);
+             s++)
             n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
 }
@@ -82,7 +87,7 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
         return mt_err_set(e, -EINVAL, "synth:%.40s…: too long", spec);
     if (!mt_parse_pair(&cursor, &name, &value) || value)
         return unknown_shape(spec, e);
-    const struct mt_shape *shape = find_shape(name, &m->family);
+    const struct mt_synth_shape *shape = find_shape(name, &m->family);
     if (!shape)
         return unknown_shape(name, e);
     if ((rc = synth_options(cursor, &seed, &layers, &type, e)) < 0)
@@ -127,8 +132,8 @@ static bool has_tokenizer(const char *dir)
 
 static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 {
-    char path[4096];
-    json_error_t je;
+    char path[4096], show[MT_SHOW_MAX];
+    json_t *config;
     struct stat st;
     int rc;
 
@@ -140,18 +145,13 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
                           dir);
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
-    if (stat(path, &st) < 0)
-        return mt_err_set(e, -errno, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size > 16 << 20)
-        return mt_err_set(e, -EPROTO, "%s: not a file of at most 16 MiB", path);
-    json_t *config = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
-    if (!config)
-        return mt_err_set(e, -EPROTO, "%s: line %d: %s", path, je.line, je.text);
+    if ((rc = mt_json_load(&config, path, CONFIG_BYTES, CONFIG_ITEMS, CONFIG_DEPTH, e)) < 0)
+        return rc;
     const char *type = json_string_value(json_object_get(config, "model_type"));
     m->family = find_type(type);
     if (!json_is_object(config) || !m->family) {
         rc = mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (qwen2_5_omni)", path,
-                        type ? type : "(none)");
+                        type ? mt_show(show, type) : "(none)");
     } else {
         snprintf(m->info.name, sizeof(m->info.name), "%s", type);
         rc = mt_weights_open_safetensors(&m->weights, dir, e);
@@ -175,8 +175,16 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
     *out = NULL;
     if (!m)
         return mt_err_set(e, -ENOMEM, "out of memory");
+    if (o->step_rows < 1 || o->step_rows > 65536 || o->want_rows < 1 ||
+        o->want_rows > o->step_rows) {
+        free(m);
+        return mt_err_set(e, -EINVAL, "a step of %d rows of which %d may want logits", o->step_rows,
+                          o->want_rows);
+    }
     m->be = be;
     m->opts = *o;
+    m->info.step_rows = o->step_rows;
+    m->info.want_rows = o->want_rows;
     if (!spec)
         spec = DEFAULT_SPEC;
     if (!strncmp(spec, "synth:", 6))
@@ -235,13 +243,18 @@ int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *sys
 
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n)
 {
+    for (int i = 0; i < n; i++)
+        if (mt_ear_frames(ears[i]) < 1)
+            return -EINVAL;
     return m->family->encode(m, ears, n);
 }
 
 int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
-                        int64_t *n_rows, struct mt_err *e)
+                        int64_t *n_rows, int64_t *mel_frames, struct mt_err *e)
 {
-    return m->family->embed_clip(m, pcm, n, rows, n_rows, e);
+    int64_t unseen;
+
+    return m->family->embed_clip(m, pcm, n, rows, n_rows, mel_frames ? mel_frames : &unseen, e);
 }
 
 struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)

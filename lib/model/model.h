@@ -102,16 +102,19 @@ struct mt_model_info {
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
+    int step_rows, want_rows; /* as opened */
 };
 
 struct mt_model_opts {
-    int step_rows; /* most rows of one mt_model_step, at least 1 */
+    int step_rows; /* most rows of one mt_model_step, 1..65536 */
     int want_rows; /* most rows of one step that need logits, 1..step_rows */
 };
 
 /*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the default
- * (synth:qwen2.5-omni-tiny). The backend must outlive the model.
+ * (synth:qwen2.5-omni-tiny). The backend and the directory's files must outlive the model, o and spec need not. Errors
+ * name the file and the field or tensor: -ENOENT (no such file or tensor), -EPROTO (broken, or sizes that don't
+ * agree), -ENOTSUP (another kind of model), -EINVAL (a wrong synth: or o), -ENOMEM; *out is NULL then.
  */
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);
@@ -127,13 +130,17 @@ struct mt_layout {
     int32_t *open;   /* once, before the first frame: the system prompt */
     int32_t *before; /* each frame: before its audio rows … */
     int32_t *after;  /* … and behind them; then the answer is decoded */
-    int32_t *
-        close; /* before the next frame: what ends the answer (not again what the answer itself ended with) */
+    int32_t
+        *close; /* before the next frame: the end of the answer, be it said by the model or not */
     int n_open, n_before, n_after, n_close;
     int32_t stop[4]; /* tokens that end an answer; none in free mode */
     int n_stop;
 };
-/* system: text of the system turn, NULL for the model's default, "" for none. -EINVAL for invalid UTF-8. */
+/*
+ * system: text of the system turn, NULL for the model's default, "" for none; special tokens spelled in it are text.
+ * *out is the caller's, to be freed; untouched on failure: -EILSEQ (system is no UTF-8), -ENOENT (no
+ * tokenizer), -EPROTO (a tokenizer of another model: ids beyond the table, a mark missing), -ENOMEM.
+ */
 int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
                     struct mt_layout *out, struct mt_err *e);
 void mt_layout_free(struct mt_layout *l);
@@ -143,7 +150,7 @@ void mt_layout_free(struct mt_layout *l);
 /*
  * One session's ear: samples not yet encoded, front end state, and the audio rows of the frame in work. All
  * bounded, all allocated here. frame_samples: mt_model_info's frame_step and frame_min hold (else
- * -EINVAL). backlog: whole frames that may wait (at least 1).
+ * -EINVAL). backlog: whole frames that may wait (at least 1), so that mt_ear_frames never passes backlog + 1 before the end.
  */
 struct mt_ear;
 int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -154,9 +161,9 @@ int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 int mt_ear_rows_max(const struct mt_model *m, int frame_samples);
 /* Take up to n samples; returns how many fitted. */
 int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n);
-/* Samples that mt_ear_push would take now. */
+/* Samples that mt_ear_push would take now; none after mt_ear_end. */
 int64_t mt_ear_room(const struct mt_ear *ear);
-/* No more will come: the rest becomes a last, shorter frame. */
+/* No more will come: the rest, if there is any, becomes a last, shorter frame. */
 void mt_ear_end(struct mt_ear *ear);
 /* Frames complete and not yet taken (its lookahead heard, or ended). */
 int mt_ear_frames(const struct mt_ear *ear);
@@ -164,17 +171,27 @@ int mt_ear_frames(const struct mt_ear *ear);
  * Samples that must arrive, counted from the first of the session, until frame k (0…) is complete.
  */
 int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
-/* Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all the same. */
+/*
+ * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all the same, so that
+ * the next one is encoded as if it had been. Without a complete frame: nothing.
+ */
 void mt_ear_skip(struct mt_ear *ear);
 /*
- * Encode the oldest complete frame of each of n ears, as one ragged batch; afterwards ear i holds
- * mt_ear_rows() rows until its next encode. 0 or a negative errno.
+ * Encode the oldest complete frame of each of n different ears, as one ragged batch; afterwards ear i holds
+ * mt_ear_rows() rows until its next encode or skip. 0, or -EINVAL when one has no complete frame (then none is encoded).
  */
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n);
+/* [*n_rows, hidden], the ear's; 0 rows before the first encode and after a skip. */
 struct mt_rows mt_ear_rows(const struct mt_ear *ear, int *n_rows);
-/* A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden]. */
+/* Mel frames that the last encoded frame had. */
+int mt_ear_mel_frames(const struct mt_ear *ear);
+/*
+ * A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden], the caller's; *mel_frames, unless
+ * NULL, how many mel frames the clip has. -EINVAL for a
+ * clip too short to give a row, -E2BIG for one that is longer than the model takes, -ENOMEM.
+ */
 int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
-                        int64_t *n_rows, struct mt_err *e);
+                        int64_t *n_rows, int64_t *mel_frames, struct mt_err *e);
 
 /* ---- a step ---- */
 
@@ -196,7 +213,10 @@ struct mt_step {
 /* Geometry for the pool; type is the KV type. */
 struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
                                      enum mt_dtype type);
-/* Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. */
+/*
+ * Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. -EINVAL, with nothing computed, for more
+ * rows or wanted ones than the model was opened for. Ids, rows and blocks are trusted.
+ */
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
                   struct mt_rows *logits);
 

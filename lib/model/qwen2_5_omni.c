@@ -59,7 +59,7 @@ static int parse_tower(const json_t *audio, const char *where, struct tower *t,
     int rc;
 
     if (!json_is_object(audio))
-        return mt_err_set(e, -EPROTO, "%s is not an object", where);
+        return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
     if ((rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &v[0], e)) < 0 ||
         (rc = mt_config_int(audio, where, "d_model", 4, 1 << 16, MT_NEED, &v[1], e)) < 0 ||
         (rc = mt_config_int(audio, where, "encoder_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
@@ -68,7 +68,9 @@ static int parse_tower(const json_t *audio, const char *where, struct tower *t,
         (rc = mt_config_int(audio, where, "encoder_ffn_dim", 1, 1 << 20, MT_NEED, &v[4], e)) < 0 ||
         (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &v[5], e)) < 0 ||
         (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &v[6], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) < 0)
+        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) <
+            0 ||
+        (rc = mt_config_word(audio, where, "activation_function", "gelu", e)) < 0)
         return rc;
     if (v[1] % v[3] || v[1] % 2)
         return mt_err_set(
@@ -281,7 +283,7 @@ static void ear_skip(struct mt_ear *base)
     for (int left = ear_next_frames(base); left > 0;)
         left -= ear_block(ear, o->host_mel, left);
     base->taken++;
-    base->n_rows = 0;
+    base->n_rows = base->mel_frames = 0;
 }
 
 /* A pass being filled: which ear each block belongs to. */
@@ -318,6 +320,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
     for (int i = 0; i < n; i++) {
         struct omni_ear *ear = (struct omni_ear *)ears[i];
         ears[i]->n_rows = 0;
+        ears[i]->mel_frames = ear_next_frames(ears[i]);
         for (int left = ear_next_frames(ears[i]); left > 0;) {
             int want = left < block_frames(o) ? left : block_frames(o);
             if (p.n == (int)MT_COUNT(p.owner) || p.rows + want > o->tower.mel_rows)
@@ -337,7 +340,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
 /* ---- offline ---- */
 
 static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
-                      int64_t *n_rows, struct mt_err *e)
+                      int64_t *n_rows, int64_t *mel_frames, struct mt_err *e)
 {
     struct omni *o = m->own;
     int64_t frames = mt_mel_clip_frames(n), total = 0, at = 0;
@@ -373,6 +376,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     free(mel);
     *rows = out;
     *n_rows = total;
+    *mel_frames = frames;
     return 0;
 }
 
@@ -435,29 +439,31 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
     struct mt_decoder_config lm;
     struct omni *o = calloc(1, sizeof(*o));
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
-    char at[256], prefix[16] = "thinker.";
+    char at[MT_WHERE_MAX], prefix[16] = "thinker.";
     int rc;
 
     m->own = o;
     if (!o)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    snprintf(at, sizeof(at), "%s: text_config", where);
+    const char *in = nested ? "thinker_config." : "";
+    snprintf(at, sizeof(at), "%s: %stext_config", where, in);
     if ((rc = mt_decoder_config_parse(json_object_get(thinker, "text_config"), at, &lm, e)) < 0)
         return rc;
     lm.qkv_bias = true;
-    snprintf(at, sizeof(at), "%s: audio_config", where);
+    snprintf(at, sizeof(at), "%s: %saudio_config", where, in);
     if ((rc = parse_tower(json_object_get(thinker, "audio_config"), at, &o->tower, &enc, e)) < 0)
         return rc;
     if (o->tower.out_dim != lm.hidden)
         return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d", at,
                           o->tower.out_dim, lm.hidden);
+    snprintf(at, sizeof(at), "%s: %s", where, nested ? "thinker_config" : "root");
     /* A thinker saved alone has no prefix. */
     if (!mt_weights_has(m->weights, "thinker.model.embed_tokens.weight"))
         prefix[0] = '\0';
     if ((rc = mt_decoder_init(&o->lm, &lm, prefix, m->weights, m->be, &m->opts, e)) < 0 ||
         (rc = bind_tower(o, &enc, &b, prefix)) < 0 ||
         (rc = mt_mel_new(&o->mel, o->tower.bands, e)) < 0 ||
-        (rc = fill_info(m, thinker, where, e)) < 0)
+        (rc = fill_info(m, thinker, at, e)) < 0)
         return rc;
     int mel_rows = o->tower.mel_rows;
     o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
@@ -467,7 +473,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < mel_rows; i++)
         o->iota[i] = i;
-    return m->synthetic ? make_tokenizer(m, thinker, where, e) : 0;
+    return m->synthetic ? make_tokenizer(m, thinker, at, e) : 0;
 }
 
 static void close_model(struct mt_model *m)
@@ -519,7 +525,7 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     "\"audio_token_index\":151646,\"audio_start_token_id\":151647,\"audio_end_token_id\":151648,"  \
     "\"endoftext\":151643,\"im_start\":151644,\"im_end\":151645"
 
-static const struct mt_shape shapes[] = {
+static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
      OMNI("\"vocab_size\":152064,\"hidden_size\":3584,\"num_hidden_layers\":28,"
           "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944",

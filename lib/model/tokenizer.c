@@ -130,8 +130,11 @@ int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err 
     *out = NULL;
     if (!json)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    rc = access(json, F_OK) == 0 ? mt_tokenizer_open_json(out, json, e)
-                                 : mt_tokenizer_open_vocab(out, dir, e);
+    if (access(dir, F_OK) < 0)
+        rc = mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
+    else
+        rc = access(json, F_OK) == 0 ? mt_tokenizer_open_json(out, json, e)
+                                     : mt_tokenizer_open_vocab(out, dir, e);
     free(json);
     return rc;
 }

@@ -876,6 +876,79 @@ static void test_load(void **state)
     assert_non_null(strstr(e.text, "longer than"));
 }
 
+static void write_mono(const char *to, const float *pcm, int64_t n)
+{
+    SF_INFO info = {.samplerate = 44100, .channels = 1, .format = SF_FORMAT_WAV | SF_FORMAT_FLOAT};
+    SNDFILE *sf = sf_open(to, SFM_WRITE, &info);
+
+    assert_int_equal(sf_writef_float(sf, pcm, n), n);
+    sf_close(sf);
+}
+
+/* A part is what a file of only these samples gives, at its own rate and converted. */
+static void test_load_part(void **state)
+{
+    enum { N = 30000 };
+    static const struct {
+        struct mt_sound_part part;
+        int64_t first, n; /* of the file's samples; n -1: not all there */
+    } is[] = {
+        {{true, 0, N}, 0, N},
+        {{true, 0, -1}, 0, N},
+        {{true, 4095, 2}, 4095, 2},
+        {{true, 4096, 8192}, 4096, 8192},
+        {{true, 29999, 1}, 29999, 1},
+        {{true, N, -1}, N, 0},
+        {{true, 5, 0}, 5, 0},
+        {{false, 500000000, 100000000}, 22050, 4410},
+        {{false, 11337, 11338}, 0, 1}, /* to the nearest sample: 0.49997 and 0.50001 */
+        {{false, 0, -1}, 0, N},
+        {{true, 0, N + 1}, 0, -1},
+        {{true, N + 1, -1}, 0, -1},
+        {{true, INT64_MAX, INT64_MAX}, 0, -1},
+        {{true, 0, INT64_MAX}, 0, -1},
+        {{false, INT64_MAX, 1000000000}, 0, -1},
+        {{false, 600000000, 100000000}, 0, -1},
+    };
+    float *in = malloc(sizeof(float) * N), *x, *want;
+    char alone[200];
+    int64_t n, n_want;
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        in[i] = wave(i, 0);
+    snprintf(alone, sizeof(alone), "%s.alone", path);
+    for (size_t k = 0; k < MT_COUNT(is); k++)
+        for (int rate = 16000; rate <= 44100; rate += 28100) {
+            struct mt_err e = {0};
+            write_mono(path, in, N);
+            int rc = mt_sound_load_part(path, NULL, rate, &is[k].part, 100000, &x, &n, &e);
+            if (is[k].n < 0) {
+                assert_int_equal(rc, -ERANGE);
+                assert_null(x);
+                assert_non_null(strstr(e.text, "(30000 samples)"));
+                continue;
+            }
+            assert_int_equal(rc, 0);
+            if (is[k].n == 0) {
+                assert_int_equal(n, 0);
+                free(x);
+                continue;
+            }
+            write_mono(alone, in + is[k].first, is[k].n);
+            assert_int_equal(mt_sound_load(alone, NULL, rate, 100000, &want, &n_want, &e), 0);
+            assert_int_equal(n, n_want);
+            if (rate == 44100)
+                assert_int_equal(n, is[k].n);
+            if (n)
+                assert_memory_equal(x, want, (size_t)n * sizeof(*x));
+            free(want);
+            free(x);
+        }
+    unlink(alone);
+    free(in);
+}
+
 /* ---- WAV out ---- */
 
 static void test_wav_out(void **state)
@@ -1098,6 +1171,7 @@ int main(void)
         cmocka_unit_test(test_permission),
         cmocka_unit_test(test_cut_anywhere),
         cmocka_unit_test(test_load),
+        cmocka_unit_test(test_load_part),
         cmocka_unit_test(test_wav_out),
         cmocka_unit_test(test_wav_out_disk_full),
         cmocka_unit_test(test_resampler),

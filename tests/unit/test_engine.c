@@ -821,7 +821,7 @@ static void test_admission(void **state)
 static void test_too_small(void **state)
 {
     struct mt_engine_opts o = options("window=2048,sinks=4", 20);
-    struct mt_model_opts mo = {512, 64};
+    struct mt_model_opts mo = {512, 256};
     struct mt_clock clock = mt_clock_virtual(0);
     struct mt_backend *be;
     struct mt_model *m;
@@ -844,6 +844,87 @@ static void test_too_small(void **state)
     assert_non_null(strstr(e.text, "--frame"));
     mt_model_close(&m);
     mt_backend_close(&be);
+}
+
+/* Options that can't be honoured are refused, one by one, and cost nothing. */
+static void test_session_options(void **state)
+{
+    struct world w;
+    struct mt_session_opts o[10];
+    static const char *const word[] = {"answer_tokens", "answer_tokens", "window",      "window",
+                                       "window",        "temperature",   "temperature", "top_k",
+                                       "top_p",         "top_p"};
+
+    (void)state;
+    begin(&w, options("window=96,sinks=4", 100));
+    for (size_t i = 0; i < MT_COUNT(o); i++)
+        mt_session_defaults(&o[i]);
+    o[0].answer_tokens = -1;
+    o[1].answer_tokens = ANSWER + 1;
+    o[2].window = -5;
+    o[3].window = 97;
+    o[4].window = 4; /* not above the sinks */
+    o[5].temperature = NAN;
+    o[6].temperature = -1;
+    o[7].top_k = -1;
+    o[8].top_p = 0;
+    o[9].top_p = NAN;
+    for (size_t i = 0; i < MT_COUNT(o); i++) {
+        struct mt_err e = {0};
+        const char *why = NULL;
+        double retry;
+        int64_t id;
+        assert_int_equal(mt_engine_open(w.eng, &o[i], &id, &why, &retry, &e), -EINVAL);
+        if (strncmp(e.text, word[i], strlen(word[i])) != 0)
+            fail_msg("'%s' does not begin with '%s'", e.text, word[i]);
+    }
+    assert_true(pool_used(&w) == 0);
+    assert_non_null(dial(&w));
+    end(&w);
+}
+
+/* A frame that is dropped between its begin and its encoding gives back the blocks it was promised. */
+static void test_dropped_frame_gives_back(void **state)
+{
+    struct world w;
+    struct mt_session_opts so;
+    struct mt_engine_opts o = options("unbounded", 1000);
+    const char *why;
+    struct call *last = NULL;
+
+    (void)state;
+    o.backlog = 1;
+    o.step_tokens =
+        60; /* so that one frame is encoded in a tick, and the second session's is begun only */
+    begin(&w, o);
+    mt_session_defaults(&so);
+    so.live = true;
+    for (int i = 0; i < 2; i++) {
+        last = dial_opts(&w, &so, &why);
+        speak(&w, last, i, 0, BEAT + LOOKAHEAD);
+    }
+    assert_true(mt_engine_tick(w.eng));
+    double held = pool_used(&w);
+    assert_int_equal(last->frames, 0);
+    speak(&w, last, 1, BEAT + LOOKAHEAD, 3 * BEAT); /* more than may wait */
+    assert_true(last->by_status[MT_DROPPED] > 0);
+    assert_true(pool_used(&w) < held);
+    end(&w);
+}
+
+/* What a session costs is all of it: its block table, too, which an unbounded one has for the whole pool. */
+static void test_plan_counts_tables(void **state)
+{
+    int64_t bytes[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct world w;
+        begin(&w, options("unbounded", 100 + 50 * i));
+        bytes[i] = mt_engine_plan(w.eng)->state_bytes_session;
+        end(&w);
+    }
+    assert_int_equal(bytes[1] - bytes[0], 50 * 4);
 }
 
 static void test_idle(void **state)
@@ -914,6 +995,9 @@ int main(void)
         cmocka_unit_test(test_backlog),
         cmocka_unit_test(test_admission),
         cmocka_unit_test(test_too_small),
+        cmocka_unit_test(test_session_options),
+        cmocka_unit_test(test_dropped_frame_gives_back),
+        cmocka_unit_test(test_plan_counts_tables),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_gone),
     };

@@ -153,7 +153,7 @@ static void check_embed(struct golden *g, const json_t *c)
     float *pcm = load_clip(g, json_array_get(json_object_get(c, "audio"), 0), &n), *rows;
     struct mt_err e = {0};
 
-    if (mt_model_embed_clip(g->m, pcm, n, &rows, &n_rows, &e) < 0)
+    if (mt_model_embed_clip(g->m, pcm, n, &rows, &n_rows, NULL, &e) < 0)
         fail_msg("%s", e.text);
     compare_rows(g, c, rows, n_rows);
     free(rows);
@@ -192,7 +192,7 @@ static void check_stream(struct golden *g, const json_t *c)
 
     /* How far streaming is from the whole clip: at most what the definition itself costs, and under 6 %. */
     double rms = json_real_value(json_object_get(c, "rms_to_whole")), d2 = 0, s2 = 0;
-    assert_int_equal(mt_model_embed_clip(g->m, pcm, n, &whole, &whole_rows, NULL), 0);
+    assert_int_equal(mt_model_embed_clip(g->m, pcm, n, &whole, &whole_rows, NULL, NULL), 0);
     for (int64_t i = 0; i < whole_rows * hidden; i++) {
         d2 += ((double)rows[i] - whole[i]) * ((double)rows[i] - whole[i]);
         s2 += (double)whole[i] * whole[i];
@@ -243,7 +243,7 @@ static void check_logits(struct golden *g, const json_t *c)
     for (size_t i = 0; i < json_array_size(clips); i++) {
         int64_t samples, rows;
         float *pcm = load_clip(g, json_array_get(clips, i), &samples), *emb;
-        assert_int_equal(mt_model_embed_clip(g->m, pcm, samples, &emb, &rows, &e), 0);
+        assert_int_equal(mt_model_embed_clip(g->m, pcm, samples, &emb, &rows, NULL, &e), 0);
         audio = realloc(audio, (size_t)((n_audio + rows) * hidden) * sizeof(*audio));
         memcpy(audio + n_audio * hidden, emb, (size_t)(rows * hidden) * sizeof(*emb));
         n_audio += rows;

@@ -18,9 +18,13 @@ struct options {
 
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
-    {"audio", 'a', "FILE[@start:len]", 0, "The clip; times in seconds or with ms, s, min, h", 0},
+    {"audio", 'a', "FILE[@start:len]", 0,
+     "The clip, or a part: whole numbers count the file's own samples; 1.5, 2s, 200ms are times",
+     0},
     {"stream", 's', NULL, 0,
-     "As a live session hears it: a frame at a time, clamped by the loudest so far", 0},
+     "As a live session hears it: a frame at a time, clamped by the loudest so far; one line of "
+     "type mel a frame",
+     0},
     {"frame", 'f', "D", 0, "With --stream: the session's frame (default: the model's own beat)", 0},
     {0},
 };
@@ -49,11 +53,16 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     return 0;
 }
 
-/* {"type":"embed","row":i,"values":[…]}: each value with the 9 digits that give an f32 back. */
-static int print_rows(const float *rows, int64_t n, int width, int64_t first)
+/*
+ * {"type":"mel","frames":F,"positions":P}, then {"type":"embed","pos":i,"v":[…]} for each of the P rows that the F mel frames
+ * gave: each value with the 9 digits that give an f32 back.
+ */
+static int print_rows(const float *rows, int64_t n, int width, int64_t first, int64_t mel_frames)
 {
+    printf("{\"type\":\"mel\",\"frames\":%lld,\"positions\":%lld}\n", (long long)mel_frames,
+           (long long)n);
     for (int64_t i = 0; i < n; i++) {
-        printf("{\"type\":\"embed\",\"row\":%lld,\"values\":[", (long long)(first + i));
+        printf("{\"type\":\"embed\",\"pos\":%lld,\"v\":[", (long long)(first + i));
         for (int k = 0; k < width; k++) {
             float v = rows[i * width + k];
             if (isfinite(v))
@@ -61,9 +70,11 @@ static int print_rows(const float *rows, int64_t n, int width, int64_t first)
             else
                 printf("%snull", k ? "," : "");
         }
-        puts("]}");
+        fputs("]}", stdout);
+        if (mt_line_end(stdout) < 0)
+            return MT_EXIT_FAILED; /* the dispatcher says why */
     }
-    return ferror(stdout) ? MT_EXIT_FAILED : MT_EXIT_OK;
+    return MT_EXIT_OK;
 }
 
 static int embed_live(const struct options *o, const float *pcm, int64_t n)
@@ -74,7 +85,7 @@ static int embed_live(const struct options *o, const float *pcm, int64_t n)
     struct mt_err e = {0};
     struct mt_ear *ear;
     int64_t at = 0, first = 0;
-    int status = MT_EXIT_OK, rows;
+    int status = MT_EXIT_OK, rows, rc;
 
     if (frame > 120 * i->sample_rate_hz) {
         mt_msg(MT_ERROR, "--frame: %.0f s is above 120 s", (double)frame / i->sample_rate_hz);
@@ -85,16 +96,24 @@ static int embed_live(const struct options *o, const float *pcm, int64_t n)
         return MT_EXIT_USAGE;
     }
     float *out = malloc((size_t)mt_ear_rows_max(o->pm.m, frame) * (size_t)i->hidden * sizeof(*out));
-    while (out && status == MT_EXIT_OK && (at < n || mt_ear_frames(ear) > 0)) {
+    if (!out) {
+        mt_msg(MT_ERROR, "--frame: no memory for its rows");
+        status = MT_EXIT_FAILED;
+    }
+    while (status == MT_EXIT_OK && (at < n || mt_ear_frames(ear) > 0)) {
         at += mt_ear_push(ear, pcm + at, n - at);
         if (at == n)
             mt_ear_end(ear);
         if (mt_ear_frames(ear) < 1)
             continue;
-        mt_model_encode(o->pm.m, &ear, 1);
+        if ((rc = mt_model_encode(o->pm.m, &ear, 1)) < 0) {
+            mt_msg(MT_ERROR, "%s: %s", o->audio, strerror(-rc));
+            status = MT_EXIT_FAILED;
+            break;
+        }
         struct mt_rows r = mt_ear_rows(ear, &rows);
         o->pm.be->ops->rows_get(o->pm.be, out, r, rows);
-        status = print_rows(out, rows, i->hidden, first);
+        status = print_rows(out, rows, i->hidden, first, mt_ear_mel_frames(ear));
         first += rows;
     }
     free(out);
@@ -105,14 +124,14 @@ static int embed_live(const struct options *o, const float *pcm, int64_t n)
 static int embed_clip(const struct options *o, const float *pcm, int64_t n)
 {
     struct mt_err e = {0};
-    int64_t n_rows;
+    int64_t n_rows, mel_frames;
     float *rows;
 
-    if (mt_model_embed_clip(o->pm.m, pcm, n, &rows, &n_rows, &e) < 0) {
+    if (mt_model_embed_clip(o->pm.m, pcm, n, &rows, &n_rows, &mel_frames, &e) < 0) {
         mt_msg(MT_ERROR, "%s: %s", o->audio, e.text);
         return MT_EXIT_FAILED;
     }
-    int status = print_rows(rows, n_rows, mt_model_info(o->pm.m)->hidden, 0);
+    int status = print_rows(rows, n_rows, mt_model_info(o->pm.m)->hidden, 0, mel_frames);
     free(rows);
     return status;
 }

@@ -114,38 +114,23 @@ static int parse_list(char *text, int64_t lo, int64_t hi, int64_t **list, int64_
     return 0;
 }
 
-/* --tokens @FILE: the file's text. */
-static char *read_tokens(const char *path)
-{
-    FILE *f = strcmp(path, "-") ? fopen(path, "r") : stdin;
-    char *text = NULL;
-    size_t cap = 0;
-    ssize_t n = f ? getdelim(&text, &cap, '\0', f) : -1;
-
-    if (n < 0 && (!f || ferror(f))) {
-        mt_msg(MT_ERROR, "--tokens: %s: %s", path, strerror(errno));
-        free(text);
-        text = NULL;
-    } else if (n < 0) {
-        mt_msg(MT_ERROR, "--tokens: %s: no ids in it", path);
-        free(text);
-        text = NULL;
-    }
-    if (f && f != stdin)
-        fclose(f);
-    return text;
-}
-
 static int load_ids(const struct options *o, int32_t **ids, int64_t *n)
 {
     const char *bad = "";
     int64_t *list = NULL;
     bool file = o->tokens && o->tokens[0] == '@';
-    char *text = file ? read_tokens(o->tokens + 1) : strdup(o->tokens ? o->tokens : "");
-    int rc = text ? parse_list(text, 0, INT32_MAX, &list, n, &bad) : -EIO;
+    size_t len = 0;
+    char *text = file ? probe_text(o->tokens + 1, &len) : strdup(o->tokens ? o->tokens : "");
+    int rc = text ? 0 : -EIO;
 
+    if (file && text && strlen(text) != len) {
+        bad = "a NUL byte";
+        rc = -EINVAL;
+    }
+    if (rc == 0)
+        rc = parse_list(text, 0, INT32_MAX, &list, n, &bad);
     if (rc == -EINVAL)
-        mt_msg(MT_ERROR, "--tokens: '%s' is not an id", bad);
+        mt_msg(MT_ERROR, "--tokens: '%.40s' is not an id", bad);
     else if (rc == -ENOMEM)
         mt_msg(MT_ERROR, "--tokens: out of memory");
     *ids = rc == 0 ? malloc(mt_mul((size_t)*n + 1, sizeof(**ids))) : NULL;
@@ -173,13 +158,19 @@ static int load_positions(const struct options *o, int64_t n, int64_t **at, int6
         *at = malloc(mt_mul((size_t)n + 1, sizeof(**at)));
         for (*n_at = 0; *at && *n_at < n; ++*n_at)
             (*at)[*n_at] = *n_at;
+        if (!*at)
+            mt_msg(MT_ERROR, "--at: out of memory");
         return *at ? MT_EXIT_OK : MT_EXIT_FAILED;
     }
     char *text = strdup(o->at ? o->at : "-1");
     rc = text ? parse_list(text, -n, n - 1, at, n_at, &bad) : -ENOMEM;
-    if (rc < 0)
-        mt_msg(MT_ERROR, "--at: '%s' is not a position in %lld..%lld", bad, (long long)-n,
+    if (rc == 0 && *n_at == 0)
+        rc = -EINVAL; /* an empty list asks for nothing: surely a script's unset variable */
+    if (rc == -EINVAL)
+        mt_msg(MT_ERROR, "--at: '%.40s' is not a position in %lld..%lld", bad, (long long)-n,
                (long long)n - 1);
+    else if (rc < 0)
+        mt_msg(MT_ERROR, "--at: out of memory");
     free(text);
     if (rc < 0)
         return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
@@ -210,7 +201,7 @@ static int load_audio(const struct options *o, float **rows, int64_t *n_rows)
         int status = probe_clip(o->audio[i], info->sample_rate_hz, &pcm, &n);
         if (status != MT_EXIT_OK)
             return status;
-        int rc = mt_model_embed_clip(o->pm.m, pcm, n, &emb, &got, &e);
+        int rc = mt_model_embed_clip(o->pm.m, pcm, n, &emb, &got, NULL, &e);
         free(pcm);
         if (rc < 0) {
             mt_msg(MT_ERROR, "%s: %s", o->audio[i], e.text);
@@ -223,8 +214,10 @@ static int load_audio(const struct options *o, float **rows, int64_t *n_rows)
             *n_rows += got;
         }
         free(emb);
-        if (!grown)
+        if (!grown) {
+            mt_msg(MT_ERROR, "%s: out of memory", o->audio[i]);
             return MT_EXIT_FAILED;
+        }
     }
     return MT_EXIT_OK;
 }
@@ -237,13 +230,15 @@ struct printer {
     int32_t *order;
 };
 
-/* Best first, the lower id first among equals. */
+/* Best first, the lower id first among equals, what is no number last. */
 static int by_logprob(const void *a, const void *b, void *ctx)
 {
     const float *logprobs = ctx;
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
 
-    if (logprobs[x] != logprobs[y])
+    if (isnan(logprobs[x]) != isnan(logprobs[y]))
+        return isnan(logprobs[x]) ? 1 : -1;
+    if (logprobs[x] != logprobs[y] && !isnan(logprobs[x]))
         return logprobs[x] > logprobs[y] ? -1 : 1;
     return x < y ? -1 : x > y;
 }
@@ -267,8 +262,8 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
         else
             printf("null]");
     }
-    puts("]}");
-    return ferror(stdout) ? -EIO : 0;
+    fputs("]}", stdout);
+    return mt_line_end(stdout);
 }
 
 static int run(const struct options *o)
@@ -291,7 +286,11 @@ static int run(const struct options *o)
     if (status == MT_EXIT_OK)
         status = load_audio(o, &audio, &t.n_audio);
     p.order = malloc((size_t)mt_model_info(o->pm.m)->vocab * sizeof(*p.order));
-    if (status == MT_EXIT_OK && p.order) {
+    if (status == MT_EXIT_OK && !p.order) {
+        mt_msg(MT_ERROR, "out of memory");
+        status = MT_EXIT_FAILED;
+    }
+    if (status == MT_EXIT_OK) {
         t.ids = p.ids = ids;
         t.at = at;
         t.audio = audio;
@@ -299,7 +298,7 @@ static int run(const struct options *o)
         int rc = mt_teacher_run(o->pm.m, &t, &e);
         if (rc < 0 && e.code) /* without a text it was stdout, which the dispatcher reports */
             mt_msg(MT_ERROR, "%s", e.text);
-        status = rc < 0 ? MT_EXIT_FAILED : MT_EXIT_OK;
+        status = rc == 0 ? MT_EXIT_OK : rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
     }
     free(p.order);
     free(ids);

@@ -4,16 +4,14 @@
 #include "tools/probe/probe.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { TEXT_MAX = 256 << 20 };
 
 struct options {
     struct probe_model pm;
     bool decode, ordinary;
+    struct mt_tokenizer *own; /* of a directory, whose weights are not needed here */
+    const struct mt_tokenizer *t;
 };
 
 static const struct argp_option options[] = {
@@ -38,41 +36,13 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     return 0;
 }
 
-/* All of stdin, NUL terminated. */
-static char *read_all(size_t *n)
-{
-    size_t cap = 64 << 10;
-    char *buf = malloc(cap), *grown;
-    ssize_t got = 0;
-
-    *n = 0;
-    while (buf && *n < TEXT_MAX && (got = read(0, buf + *n, cap - *n - 1)) > 0) {
-        *n += (size_t)got;
-        if (cap - *n > 1)
-            continue;
-        grown = realloc(buf, cap * 2);
-        if (!grown)
-            break;
-        buf = grown;
-        cap *= 2;
-    }
-    if (!buf || got != 0) {
-        mt_msg(MT_ERROR, "stdin: %s", got < 0 ? strerror(errno) : "more than 256 MiB of text");
-        free(buf);
-        return NULL;
-    }
-    buf[*n] = '\0';
-    return buf;
-}
-
 static int encode(const struct options *o, const char *text, size_t len)
 {
     struct mt_err e = {0};
     int32_t *ids;
     size_t n;
 
-    if (mt_tokenizer_encode(mt_model_tokenizer(o->pm.m), text, len, !o->ordinary, &ids, &n, &e) <
-        0) {
+    if (mt_tokenizer_encode(o->t, text, len, !o->ordinary, &ids, &n, &e) < 0) {
         mt_msg(MT_ERROR, "stdin: %s", e.text);
         return MT_EXIT_FAILED;
     }
@@ -84,25 +54,31 @@ static int encode(const struct options *o, const char *text, size_t len)
 }
 
 /* Ids apart by spaces, commas or line ends. */
-static int decode(const struct options *o, char *text)
+static int decode(const struct options *o, char *text, size_t n_text)
 {
-    const struct mt_tokenizer *t = mt_model_tokenizer(o->pm.m);
+    const struct mt_tokenizer *t = o->t;
     struct mt_detok d = {0};
     char *save = NULL, *out;
     size_t longest = 0, len;
     int64_t id;
 
+    if (strlen(text) != n_text) {
+        mt_msg(MT_ERROR, "stdin: a NUL byte at %zu is not part of an id", strlen(text));
+        return MT_EXIT_FAILED;
+    }
     for (int32_t i = 0; i < mt_tokenizer_size(t); i++) {
         mt_tokenizer_bytes(t, i, &len);
         longest = len > longest ? len : longest;
     }
     size_t cap = 3 * (longest + 3) + 1;
-    if (!(out = malloc(cap)))
+    if (!(out = malloc(cap))) {
+        mt_msg(MT_ERROR, "out of memory");
         return MT_EXIT_FAILED;
+    }
     for (char *w = strtok_r(text, " ,\t\r\n[]", &save); w;
          w = strtok_r(NULL, " ,\t\r\n[]", &save)) {
         if (mt_parse_i64(w, 0, mt_tokenizer_size(t) - 1, &id) < 0) {
-            mt_msg(MT_ERROR, "stdin: '%s' is not an id in 0..%d", w, mt_tokenizer_size(t) - 1);
+            mt_msg(MT_ERROR, "stdin: '%.40s' is not an id in 0..%d", w, mt_tokenizer_size(t) - 1);
             free(out);
             return MT_EXIT_FAILED;
         }
@@ -113,6 +89,24 @@ static int decode(const struct options *o, char *text)
     fwrite(out, 1, n > 0 ? (size_t)n : 0, stdout);
     free(out);
     return MT_EXIT_OK;
+}
+
+static int open_tokenizer(struct options *o)
+{
+    const char *spec = o->pm.spec;
+    struct mt_err e = {0};
+    int status = MT_EXIT_OK;
+
+    if (spec && strncmp(spec, "synth:", 6) != 0) {
+        if (mt_tokenizer_open(&o->own, spec, &e) < 0) {
+            mt_msg(MT_ERROR, "%s", e.text);
+            status = MT_EXIT_FAILED;
+        }
+        o->t = o->own;
+    } else if ((status = probe_model_open(&o->pm)) == MT_EXIT_OK) {
+        o->t = mt_model_tokenizer(o->pm.m);
+    }
+    return status;
 }
 
 int probe_tokens(int argc, char **argv)
@@ -129,16 +123,12 @@ int probe_tokens(int argc, char **argv)
     size_t len;
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    int status = probe_model_open(&o.pm);
-    if (status == MT_EXIT_OK && !mt_model_tokenizer(o.pm.m)) {
-        mt_msg(MT_ERROR, "%s: no tokenizer (tokenizer.json, or vocab.json and merges.txt)",
-               o.pm.spec);
-        status = MT_EXIT_FAILED;
-    }
-    char *text = status == MT_EXIT_OK ? read_all(&len) : NULL;
+    int status = open_tokenizer(&o);
+    char *text = status == MT_EXIT_OK ? probe_text("-", &len) : NULL;
     if (status == MT_EXIT_OK)
-        status = !text ? MT_EXIT_FAILED : o.decode ? decode(&o, text) : encode(&o, text, len);
+        status = !text ? MT_EXIT_FAILED : o.decode ? decode(&o, text, len) : encode(&o, text, len);
     free(text);
+    mt_tokenizer_free(&o.own);
     probe_model_close(&o.pm);
     return status;
 }
