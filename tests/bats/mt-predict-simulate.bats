@@ -1,9 +1,10 @@
 #!/usr/bin/env bats
 # mt-predict simulate: the engine under virtual time, as a user meets it, also wrongly.
 
+# shellcheck disable=SC2154 # stderr is what run sets
 load helper
 
-M=(-m moshi-7b --pool 24GiB --mode free --answer-tokens 1 --cost a=20ms,b=1.5ms)
+M=(-m moshi-7b --pool 24GiB --mode free --answer-tokens 1 --cost "a=20ms,b=1.5ms")
 
 sim() {
   mt-predict simulate "${M[@]}" "$@"
