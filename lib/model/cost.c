@@ -4,6 +4,7 @@
 #include "model/cost.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,13 +144,14 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
 }
 
 static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
-                      int64_t *n_rows, struct mt_err *e)
+                      int64_t *n_rows, int64_t *mel_frames, struct mt_err *e)
 {
     (void)m;
     (void)pcm;
     (void)n;
     (void)rows;
     (void)n_rows;
+    (void)mel_frames;
     return mt_err_set(e, -ENOTSUP, "a cost model hears nothing");
 }
 
@@ -304,6 +306,8 @@ int mt_model_open_cost(struct mt_model **out, const struct mt_cost_model *c, str
         .frame_step = 1,
         .frame_min = 1,
         .audio_id = -1,
+        .step_rows = INT_MAX, /* nothing is sized by them */
+        .want_rows = INT_MAX,
     };
     snprintf(m->info.name, sizeof(m->info.name), "%s", c->name);
     if ((rc = mt_tokenizer_synth(&m->tokenizer, VOCAB, special, 1, e)) < 0) {
