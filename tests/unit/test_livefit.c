@@ -192,7 +192,7 @@ static void test_given_back(void **state)
         }
     }
     assert_int_equal(mt_live_now(l, &f), 0);
-    near(f.rho_per_s, 20.0 / 8000, 0.01 * 20 / 8000);
+    assert_near(f.rho_per_s, 20.0 / 8000, 0.01 * 20 / 8000);
     mt_live_close(&l);
 }
 
