@@ -352,6 +352,8 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         return 0;
     case OPT_BATCH:
         o->batch_ns = mt_arg_duration(st, "--batch", arg);
+        if (o->batch_ns < MT_NS_PER_MS)
+            argp_error(st, "--batch: '%s' is less than 1ms", arg);
         return 0;
     case OPT_FIT:
         o->fit_cost = true;

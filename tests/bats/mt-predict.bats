@@ -250,6 +250,7 @@ collapse() {
   wrong --retire "${r[@]}" -n 1 --retire half
   wrong --live "${r[@]}" -n 1 --live
   wrong --fit --fit --live frames.ndjson
+  wrong --batch --live --window 0.0005s --batch 0.0001s frames.ndjson
   wrong --window --live --window 30s frames.ndjson
   wrong --window --fit --window 70s frames.ndjson
   wrong --target --target .9 frames.ndjson
