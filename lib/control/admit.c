@@ -247,7 +247,6 @@ static void fit(struct mt_admit *a)
     m->a0_s = s.x - b0 * s.n - b1 * s.l;
 }
 
-
 /*
  * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
  * the same however long the machine rested at it.

@@ -213,8 +213,8 @@ struct mt_ticks {
     double deadline_s, common_s; /* T; the deadline that all records name */
     bool given, mixed;
     bool begun;
-    bool half;  /* ticks begin half a T later: the beat itself fell on the border */
-    int surplus, since;   /* ticks with more frames than sessions, among so many */
+    bool half;           /* ticks begin half a T later: the beat itself fell on the border */
+    int surplus, since;  /* ticks with more frames than sessions, among so many */
     int64_t base, shift; /* tick of open[0]; added so that time never goes back */
     struct mt_tick open[3];
     struct mt_admit_obs ready[8];

@@ -192,6 +192,7 @@ static void test_cost_doubles(void **state)
         p.b *= 2;
         r = drive(&a, &p, 1920, 1800, 14);
         assert_between(a.limit, 14, 18);
+        assert_true(r.low >= 13);
         r = drive(&a, &p, 3600, 1920, 14);
         assert_true(isnan(r.last_late_s) || r.last_late_s <= 1880);
         assert_between(r.low, 13, 18);
