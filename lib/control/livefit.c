@@ -170,8 +170,13 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
     from = l->t_s;
     step = fmax(0, t_s - from);
     grown = rho - l->rho;
-    /* The tolerance: a share printed with six decimals. */
-    counts = sessions == l->sessions && grown >= -2e-6;
+    /*
+     * A frame takes blocks for its longest answer and gives back what a shorter one left: a small fall
+     * belongs to growth. A fall by more than a tenth of what a session holds in the mean is one that left
+     * while another came. The tolerance: a share printed with six decimals.
+     */
+    counts = sessions == l->sessions &&
+             grown >= -2e-6 - (sessions > 0 ? 0.1 * l->rho / (double)sessions : 0);
     /* A step over the end of a batch is shared out by time. */
     while (from + step >= l->open_end_s) {
         double part = l->open_end_s - from, share = step > 0 ? part / step : 0;

@@ -175,6 +175,27 @@ static void test_on_off_talkers(void **state)
     assert_true(s.late <= 0.06);
 }
 
+static void test_given_back(void **state)
+{
+    /* 20 sessions that each take four blocks for a frame of 2 s and give two of them back. */
+    struct mt_live *l;
+    struct mt_forecast f;
+    double used = 20 * 100;
+
+    (void)state;
+    assert_int_equal(mt_live_open(&l, 60, 10), 0);
+    for (int frame = 0; frame < 100; frame++) {
+        used += 20 * 4;
+        for (int i = 0; i < 20; i++) {
+            used -= 2;
+            assert_true(mt_live_add(l, 2 * frame + 0.01 * i, used / 8000, 20) >= 0);
+        }
+    }
+    assert_int_equal(mt_live_now(l, &f), 0);
+    assert_near(f.rho_per_s, 20.0 / 8000, 0.01 * 20 / 8000);
+    mt_live_close(&l);
+}
+
 static void test_churn(void **state)
 {
     /* With a mean call of ten minutes, replaced at once, the pool still fills; what leaves makes the
@@ -321,10 +342,11 @@ static void test_score(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_student),      cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_no_growth),    cmocka_unit_test(test_on_off_talkers),
-        cmocka_unit_test(test_churn),        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_long_history), cmocka_unit_test(test_score),
+        cmocka_unit_test(test_student),    cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_no_growth),  cmocka_unit_test(test_on_off_talkers),
+        cmocka_unit_test(test_given_back), cmocka_unit_test(test_churn),
+        cmocka_unit_test(test_stream),     cmocka_unit_test(test_long_history),
+        cmocka_unit_test(test_score),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,11 +50,12 @@ int controlled_parse(const char *text, struct mt_admit_opts *out, struct mt_err 
             good = false;
     }
     if (!good || o.target > o.cut || o.min > o.max || o.cap0 < o.min || o.cap0 > o.max)
-        return mt_err_set(e, -EINVAL,
-                          "'%s' is not of the form "
-                          "[target=0.8][,cut=0.95][,alpha=1][,beta=0.9][,min=1][,max=256][,cap0=4], "
-                          "with target <= cut and min <= cap0 <= max",
-                          text ? text : "");
+        return mt_err_set(
+            e, -EINVAL,
+            "'%s' is not of the form "
+            "[target=0.8][,cut=0.95][,alpha=1][,beta=0.9][,min=1][,max=256][,cap0=4], "
+            "with target <= cut and min <= cap0 <= max",
+            text ? text : "");
     *out = o;
     return 0;
 }
@@ -113,8 +114,8 @@ static void status(struct controlled *c, struct mt_engine *eng, double t_s)
     mt_engine_stats(eng, &st);
     double now_s = mt_ticks_status(&c->ticks, t_s);
     advance(c);
-    if (!isnan(now_s) && mt_admit_pending(&c->law, now_s, st.pending ? st.oldest_ms / 1e3 : 0,
-                                          st.sessions, &d))
+    if (!isnan(now_s) &&
+        mt_admit_pending(&c->law, now_s, st.pending ? st.oldest_ms / 1e3 : 0, st.sessions, &d))
         decided(c, &d);
     c->status_s = t_s + c->opts.deadline_s;
 }

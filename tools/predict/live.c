@@ -18,8 +18,8 @@ struct live {
     const struct opts *o;
     struct mt_monitor *monitor;
     struct mt_trace *trace; /* of all records; NULL with --live */
-    int64_t lines; /* printed */
-    int lost;      /* why one couldn't be; who closes stdout tells it */
+    int64_t lines;          /* printed */
+    int lost;               /* why one couldn't be; who closes stdout tells it */
 };
 
 static json_t *report_json(const struct mt_report *r)
