@@ -222,7 +222,7 @@ struct mt_ticks {
     double newest_s; /* largest t */
     int sessions, cap;
     int pending_contradictions;
-    int64_t last; /* tick that was last given out */
+    int64_t last; /* tick that was last given out, -1: none yet */
     struct mt_ticks_counts counts;
 };
 

@@ -1123,6 +1123,7 @@ static void test_the_clock_of_the_server_starts_anew(void **state)
         }
     }
     assert_int_equal(l.ticks.counts.unusable, 1);
+    assert_int_equal(l.ticks.counts.empty, 0);
     assert_int_equal(l.a.counts.untruthful, 1);
     assert_int_equal(l.a.limit, 30);
     assert_int_equal(l.a.counts.cuts, 0);
