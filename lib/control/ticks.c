@@ -26,6 +26,7 @@ void mt_ticks_init(struct mt_ticks *t, double deadline_s)
     *t = (struct mt_ticks){.given = deadline_s > 0,
                            .deadline_s = deadline_s,
                            .newest_s = -INFINITY,
+                           .last = -1,
                            .sessions = -1,
                            .cap = -1};
 }
