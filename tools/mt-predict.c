@@ -107,7 +107,7 @@ static const struct argp_option options[] = {
     {"refused", OPT_REFUSED, "SHARE", 0, "Share of the calls that is refused (default: by --cap)",
      7},
     {"retried", OPT_RETRIED, "SHARE", 0, "Share of the refused that call again", 7},
-    {"live", OPT_LIVE, NULL, 0, "Records as they come: one line a batch", 8},
+    {"live", OPT_LIVE, NULL, 0, "Records as they come, one line a batch, in fixed memory: no fit of all at the end", 8},
     {"window", OPT_WINDOW, "D", 0, "Time that the live fit looks back (default 60s)", 8},
     {"batch", OPT_BATCH, "D", 0, "Length of its batches (default 10s)", 8},
     {"fit", OPT_FIT, NULL, 0, "Fit the cost of a frame, a + b N, to records or pairs", 8},
@@ -352,6 +352,8 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         return 0;
     case OPT_BATCH:
         o->batch_ns = mt_arg_duration(st, "--batch", arg);
+        if (o->batch_ns < MT_NS_PER_MS)
+            argp_error(st, "--batch: '%s' is less than 1ms", arg);
         return 0;
     case OPT_FIT:
         o->fit_cost = true;
@@ -411,16 +413,18 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     argp_err_exit_status = MT_EXIT_USAGE;
     atexit(close_stdout);
+    static char simulate[] = "mt-predict simulate", fit[] = "--fit";
+
     if (argc > 1 && !strcmp(argv[1], "simulate")) {
-        argv[1] = (char[]){"mt-predict simulate"};
+        argv[1] = simulate;
         return predict_simulate(argc - 1, argv + 1);
     }
+    if (argc > 1 && !strcmp(argv[1], "fit"))
+        argv[1] = fit;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (from_pool(&o))
         return predict_shape(&o);
     if (o.n_mixed)
         return predict_mixed(&o);
-    if (o.live)
-        return predict_live(&o);
     return o.fit_cost ? predict_cost(&o) : predict_records(&o);
 }

@@ -70,7 +70,8 @@ static const struct argp_option options[] = {
     {"idle-timeout", OPT_IDLE_TIMEOUT, "D", 0,
      "Close a session that sends nothing for so long (default 0: never)", 0},
     {"pace-admission", OPT_PACE_ADMISSION, 0, 0,
-     "Admit one session in 5 frames, after two at once: a burst of first frames looks like overload",
+     "Admit one session in 5 frames, after two at once: a burst of first frames looks like "
+     "overload",
      0},
     {"close-stalled", OPT_CLOSE_STALLED, "N", 0,
      "Close a session after N frames in a row that nothing was computed for (default 0: never)", 0},

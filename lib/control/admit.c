@@ -247,7 +247,6 @@ static void fit(struct mt_admit *a)
     m->a0_s = s.x - b0 * s.n - b1 * s.l;
 }
 
-
 /*
  * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
  * the same however long the machine rested at it.
@@ -603,11 +602,12 @@ bool mt_admit_pending(struct mt_admit *a, double now_s, double age_s, int sessio
         a->due_s = fmax(a->due_s, now_s);
         return false;
     }
-    if (age_s <= STALL_MISS * T || now_s - a->injected_s < T * (1 - 1e-9))
+    /* While others are answered it is no stall: their latencies tell. */
+    silent_s = isnan(a->finished_s) ? age_s : fmin(age_s, now_s - a->finished_s);
+    if (silent_s <= STALL_MISS * T || now_s - a->injected_s < T * (1 - 1e-9))
         return false;
     a->injected_s = now_s;
     a->silent = true;
-    silent_s = isnan(a->finished_s) ? age_s : fmin(age_s, now_s - a->finished_s);
     a->now_s = now_s;
     if (silent_s >= STALL_MODE * T && !a->stalled) {
         a->stalled = true;

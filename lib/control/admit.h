@@ -166,8 +166,8 @@ bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_
 
 /*
  * At now_s frames of `sessions` sessions wait, the oldest for age_s (0: none waits, so that silence up to now is the
- * clients'). Beyond 2 T that is a missed tick, one a T; when no frame was finished for 5 T the engine is stalled until a
- * window has no miss. As mt_admit_frame.
+ * clients'). When it waits for more than 2 T and no other was finished either, that is a missed tick, one a T; after 5 T
+ * the engine is stalled until a window has no miss. As mt_admit_frame.
  */
 bool mt_admit_pending(struct mt_admit *a, double now_s, double age_s, int sessions,
                       struct mt_admit_decision *d);
@@ -213,8 +213,8 @@ struct mt_ticks {
     double deadline_s, common_s; /* T; the deadline that all records name */
     bool given, mixed;
     bool begun;
-    bool half;  /* ticks begin half a T later: the beat itself fell on the border */
-    int surplus, since;   /* ticks with more frames than sessions, among so many */
+    bool half;           /* ticks begin half a T later: the beat itself fell on the border */
+    int surplus, since;  /* ticks with more frames than sessions, among so many */
     int64_t base, shift; /* tick of open[0]; added so that time never goes back */
     struct mt_tick open[3];
     struct mt_admit_obs ready[8];
@@ -222,7 +222,7 @@ struct mt_ticks {
     double newest_s; /* largest t */
     int sessions, cap;
     int pending_contradictions;
-    int64_t last; /* tick that was last given out */
+    int64_t last; /* tick that was last given out, -1: none yet */
     struct mt_ticks_counts counts;
 };
 

@@ -93,7 +93,7 @@ int mt_live_open(struct mt_live **out, double window_s, double batch_s)
     double batches = round(window_s / batch_s);
 
     *out = NULL;
-    if (!(batch_s > 0) || !isfinite(batch_s) || !(batches >= MT_LIVE_BATCHES_MIN) ||
+    if (!(batch_s >= 1e-3) || !isfinite(batch_s) || !(batches >= MT_LIVE_BATCHES_MIN) ||
         !(batches <= MT_LIVE_BATCHES_MAX))
         return -EDOM;
     l = calloc(1, sizeof(*l));
@@ -151,7 +151,8 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
     int closed = 0;
     bool counts;
 
-    if (!isfinite(t_s) || !(rho >= 0 && rho <= 1) || sessions < 0)
+    /* At larger times the end of a batch is lost in rounding, and would never come. */
+    if (!(fabs(t_s) <= MT_LIVE_TIME_MAX) || !(rho >= 0 && rho <= 1) || sessions < 0)
         return -EDOM;
     if (!l->any || t_s - l->t_s > l->room * l->batch_s) {
         closed = l->any ? -1 : 0;

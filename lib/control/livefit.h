@@ -17,6 +17,7 @@
 
 #define MT_LIVE_BATCHES_MIN 6
 #define MT_LIVE_BATCHES_MAX 64
+#define MT_LIVE_TIME_MAX    1e10 /* seconds: three hundred years */
 
 struct mt_forecast {
     double t_s;       /* when it was made, on the records' clock */
@@ -53,7 +54,7 @@ struct mt_live;
 
 /*
  * Batches of batch_s, the last window_s of them: window_s/batch_s, rounded, must be in
- * MT_LIVE_BATCHES_MIN..MAX. -EDOM, -ENOMEM. Memory is fixed.
+ * MT_LIVE_BATCHES_MIN..MAX, batch_s at least a millisecond. -EDOM, -ENOMEM. Memory is fixed.
  */
 int mt_live_open(struct mt_live **out, double window_s, double batch_s);
 void mt_live_close(struct mt_live **l);

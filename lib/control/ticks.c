@@ -18,7 +18,7 @@
 #define BACK_T     5.0 /* t may be older than the newest one by as many T, */
 #define BACK_MIN_S 1.0 /* or by this; then the clock went back */
 #define TICK_MAX   1e15
-#define SURPLUS    1.2 /* frames a session, from which a tick has too many; */
+#define SURPLUS    1.2                      /* frames a session, from which a tick has too many; */
 enum { SURPLUS_MANY = 3, SURPLUS_OF = 20 }; /* as many such ticks among so many move the border */
 
 void mt_ticks_init(struct mt_ticks *t, double deadline_s)
@@ -26,6 +26,7 @@ void mt_ticks_init(struct mt_ticks *t, double deadline_s)
     *t = (struct mt_ticks){.given = deadline_s > 0,
                            .deadline_s = deadline_s,
                            .newest_s = -INFINITY,
+                           .last = -1,
                            .sessions = -1,
                            .cap = -1};
 }

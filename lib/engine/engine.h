@@ -89,8 +89,8 @@ struct mt_engine_opts {
     uint64_t seed;      /* for sessions that name none */
     bool silent_stall;  /* mark stalled frames ok, as the engines that it models do */
     int backlog;        /* frames of audio a session may have waiting */
-    bool pace;          /* admit one session in 5 frames, two at once: many prefills look like overload */
-    int close_stalled;  /* close a session after so many skipped frames in a row; 0: never */
+    bool pace; /* admit one session in 5 frames, two at once: many prefills look like overload */
+    int close_stalled; /* close a session after so many skipped frames in a row; 0: never */
     struct mt_engine_events events;
 };
 
@@ -153,7 +153,7 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 bool mt_engine_tick(struct mt_engine *eng);
 
 void mt_engine_set_cap(struct mt_engine *eng,
-                       int cap);             /* sessions admitted at most; live ones stay */
+                       int cap); /* sessions admitted at most; live ones stay */
 /* What a controller says of its cap: why it refuses those above it. Stalled refuses everybody. */
 enum mt_gate { MT_GATE_OPEN, MT_GATE_WARMUP, MT_GATE_DRAIN, MT_GATE_STALLED };
 /* "warmup", "drain", "stalled"; any other word is open. */

@@ -30,7 +30,7 @@ struct session {
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
     int64_t opened_ns;
-    int skipped;             /* frames in a row that nothing was computed for */
+    int skipped; /* frames in a row that nothing was computed for */
 
     /* The cache: a block table, as mt_kv_view reads it. */
     int32_t *blocks;
@@ -72,7 +72,7 @@ struct mt_engine {
     int cap;
     enum mt_gate gate;
     bool draining;
-    double pace;      /* sessions that may come now, as of pace_ns */
+    double pace; /* sessions that may come now, as of pace_ns */
     int64_t pace_ns;
     int64_t n_closed; /* sessions, and how long they lasted */
     double closed_s;

@@ -266,8 +266,7 @@ json_t *mt_wire_error_json(bool first, const char *text)
     return o;
 }
 
-json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s,
-                            const struct mt_engine *eng)
+json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s, const struct mt_engine *eng)
 {
     const struct mt_engine_opts *eo = mt_engine_options(eng);
     json_t *o = mt_wire_object(first, "status");

@@ -250,6 +250,7 @@ collapse() {
   wrong --retire "${r[@]}" -n 1 --retire half
   wrong --live "${r[@]}" -n 1 --live
   wrong --fit --fit --live frames.ndjson
+  wrong --batch --live --window 0.0005s --batch 0.0001s frames.ndjson
   wrong --window --live --window 30s frames.ndjson
   wrong --window --fit --window 70s frames.ndjson
   wrong --target --target .9 frames.ndjson
@@ -278,6 +279,7 @@ collapse() {
 @test "mt-predict: a recorded collapse is found and was foretold at half of the way" {
   collapse stalled >frames.ndjson
   run -0 --separate-stderr mt-predict frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ -z "$stderr" ]
   [ "$(get type)" = fit ]
   [ "$(get sessions)" = 8 ]
@@ -291,25 +293,30 @@ collapse() {
   jq -e '(.t_sat_at_s - 82.25 | fabs) < 2 and (.t_sat_at_s - .to_s - .t_sat_s | fabs) < 1e-5' <<<"$output"
   one=$output
   run -0 --separate-stderr mt-predict <frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$output" = "$one" ]
   run -0 --separate-stderr mt-predict - < <(shuf --random-source=frames.ndjson frames.ndjson)
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$output" = "$one" ]
 }
 
 @test "mt-predict: empty frames on time are the wall too, and are called untruthful" {
   collapse ok >frames.ndjson
   run -0 --separate-stderr mt-predict frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$(get untruthful)" = 40 ]
   [ "$(get stalled)" = 0 ]
   [ "$(get t_collapse_s)" = 82.25 ]
   [[ $stderr == *untruthful* ]]
   run -0 --separate-stderr mt-predict -q frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ -z "$stderr" ]
 }
 
 @test "mt-predict: other lines are left out, broken ones are counted" {
   { collapse stalled; echo '{"type":"status","t":3}'; echo; echo 'no json'; printf '{"type":"fra'; } >frames.ndjson
   run -0 --separate-stderr mt-predict frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$(get broken)" = 2 ]
   [ "$(get frames)" = 360 ]
   [[ $stderr == *"2 broken lines"* ]]
@@ -320,6 +327,7 @@ collapse() {
     echo "{\"type\":\"frame\",\"session\":\"1\",\"status\":\"ok\",\"t\":$i,\"tokens_in\":5,\"tokens_out\":5,\"kv_tokens\":2052,\"pool\":0.41,\"sessions\":1}"
   done >frames.ndjson
   run -0 --separate-stderr mt-predict frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$(jq -r 'has("t_sat_s"), .t_sat_s' <<<"$output")" = $'true\nnull' ]
   [ "$(get rho)" = 0.41 ]
   [ "$(jq 'has("t_collapse_s")' <<<"$output")" = false ]
@@ -333,6 +341,7 @@ collapse() {
   [ -z "$output" ]
   echo '{"type":"frame","session":"1","status":"ok","t":1,"pool":0.5,"sessions":1}' >frames.ndjson
   run -0 --separate-stderr mt-predict frames.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   [ "$(get frames)" = 1 ]
   [ "$(jq 'has("t_sat_s")' <<<"$output")" = false ]
   [[ $stderr == *"no stretch"* ]]
@@ -592,12 +601,13 @@ long_run() {
   [ -z "$stderr" ]
   jq -e . <<<"$output" >/dev/null
   [ "$(jq -s '[.[] | select(.type == "live")] | length' <<<"$output")" = 9 ] # at 10, 20 … 80 s, and the last
-  jq -se '.[5] | .batches == 6 and (.t + .t_sat_s - 82.25 | fabs) < 2 and .t_sat_low_s <= .t_sat_s
-    and .t_sat_s <= .t_sat_high_s and .binding == "memory" and .rate_tokens_s == 25 and .cap == 9' <<<"$output"
+  jq -se '.[5] | .batches == 6 and (.t + .t_sat_s - 82.25 | fabs) < 2 and .t_low_s <= .t_sat_s
+    and .t_sat_s <= .t_high_s and .binding == "memory" and .rate_tokens_s == 25 and .cap == 9' <<<"$output"
   jq -se '.[4] | has("t_sat_s") | not' <<<"$output"
   jq -se '.[-2] | .last and .t_collapse_s == 82.25 and .unserved > 0' <<<"$output"
   jq -se '.[-1] | .type == "score" and .points == 1 and .mape < 0.1 and (.error_75 | fabs) == .mape and .late == 0' <<<"$output"
   run -0 --separate-stderr mt-predict run.ndjson
+  output=$(tail -n 1 <<<"$output") # the fit of all records, behind a line a batch
   jq -e '.points == 1 and .mape < 0.1 and (.t_live_s < 1)' <<<"$output"
   run -0 --separate-stderr mt-predict --live --window 30s --batch 5s <run.ndjson
   [ "$(jq -s '[.[] | select(.type == "live")] | length' <<<"$output")" = 17 ]
@@ -609,7 +619,7 @@ long_run() {
   run -0 --separate-stderr mt-predict --live <part.ndjson
   jq -se '.[-1] | .last and .type == "live"' <<<"$output"
   run -1 --separate-stderr mt-predict --live </dev/null
-  [[ $stderr == *"no records"* ]]
+  [[ $stderr == *"no frame records"* ]]
 }
 
 @test "mt-predict: live, on a server that runs into the wall" {

@@ -192,6 +192,7 @@ static void test_cost_doubles(void **state)
         p.b *= 2;
         r = drive(&a, &p, 1920, 1800, 14);
         assert_between(a.limit, 14, 18);
+        assert_true(r.low >= 13);
         r = drive(&a, &p, 3600, 1920, 14);
         assert_true(isnan(r.last_late_s) || r.last_late_s <= 1880);
         assert_between(r.low, 13, 18);
@@ -511,6 +512,25 @@ static void test_frames_that_stop(void **state)
         mt_admit_frame(&a, &ob, &d);
     }
     assert_true(a.limit > limit);
+}
+
+/* An old frame while others are answered is theirs to tell: no tick is counted twice. */
+static void test_waiting_is_no_stall_while_frames_are_finished(void **state)
+{
+    struct mt_admit_opts o = options();
+    struct mt_admit_decision d;
+    struct mt_admit a;
+
+    (void)state;
+    begin(&a, &o);
+    for (int64_t k = 0; k < 39; k++) {
+        struct mt_admit_obs ob = tick(k, 4, 0.03);
+
+        assert_false(mt_admit_frame(&a, &ob, &d));
+        assert_false(mt_admit_pending(&a, (double)k * T_S + 0.04, 0.5, 4, &d));
+        assert_int_equal(a.m, k + 1);
+    }
+    assert_int_equal(a.counts.misses, 0);
 }
 
 static void test_silence_alone_never_cuts(void **state)
@@ -1122,6 +1142,7 @@ static void test_the_clock_of_the_server_starts_anew(void **state)
         }
     }
     assert_int_equal(l.ticks.counts.unusable, 1);
+    assert_int_equal(l.ticks.counts.empty, 0);
     assert_int_equal(l.a.counts.untruthful, 1);
     assert_int_equal(l.a.limit, 30);
     assert_int_equal(l.a.counts.cuts, 0);
@@ -1211,6 +1232,7 @@ int main(void)
         cmocka_unit_test(test_empty_frames_are_no_reason_to_grow),
         cmocka_unit_test(test_one_outlier_is_nothing_three_in_a_row_are_a_cut),
         cmocka_unit_test(test_frames_that_stop),
+        cmocka_unit_test(test_waiting_is_no_stall_while_frames_are_finished),
         cmocka_unit_test(test_silence_alone_never_cuts),
         cmocka_unit_test(test_a_skipped_frame_is_a_miss),
         cmocka_unit_test(test_what_can_not_be_is_counted),

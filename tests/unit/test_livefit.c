@@ -265,6 +265,7 @@ static void test_stream(void **state)
     assert_near(f.t_s, 83.3, 1e-12);
     /* Nothing taken from what is out of range. */
     assert_int_equal(mt_live_add(l, NAN, 0.5, 4), -EDOM);
+    assert_int_equal(mt_live_add(l, 1e300, 0.5, 4), -EDOM);
     assert_int_equal(mt_live_add(l, 90, 1.1, 4), -EDOM);
     assert_int_equal(mt_live_add(l, 90, NAN, 4), -EDOM);
     assert_int_equal(mt_live_add(l, 90, 0.5, -1), -EDOM);
@@ -281,6 +282,7 @@ static void test_stream(void **state)
     assert_null(l);
     assert_int_equal(mt_live_open(&l, 60, 0), -EDOM);
     assert_int_equal(mt_live_open(&l, 1000, 1), -EDOM);
+    assert_int_equal(mt_live_open(&l, 6e-4, 1e-4), -EDOM);
     assert_int_equal(mt_live_open(&l, NAN, 10), -EDOM);
 }
 

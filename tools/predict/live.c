@@ -1,9 +1,10 @@
 /*
- * live.c: mt-predict --live: a running engine's records in, one line a batch out, for a person or as
- * NDJSON. An interrupt is the end of the input: the last line is whole, and says so.
+ * live.c: mt-predict on records: one line a batch as they come, for a person or as NDJSON, then what all of them say; with
+ * --live only the lines, in fixed memory. An interrupt is the end of the input: the last line is whole, and says so.
  */
 #include "tools/predict/predict.h"
 
+#include "control/control.h"
 #include "control/monitor.h"
 
 #include <errno.h>
@@ -16,8 +17,9 @@
 struct live {
     const struct opts *o;
     struct mt_monitor *monitor;
-    int64_t lines; /* printed */
-    int lost;      /* why one couldn't be; who closes stdout tells it */
+    struct mt_trace *trace; /* of all records; NULL with --live */
+    int64_t lines;          /* printed */
+    int lost;               /* why one couldn't be; who closes stdout tells it */
 };
 
 static json_t *report_json(const struct mt_report *r)
@@ -34,8 +36,8 @@ static json_t *report_json(const struct mt_report *r)
     predict_set(out, "rate_tokens_s", r->rate);
     predict_set_int(out, "batches", f->batches);
     predict_set(out, "t_sat_s", f->sat_s);
-    predict_set(out, "t_sat_low_s", f->low_s);
-    predict_set(out, "t_sat_high_s", f->high_s);
+    predict_set(out, "t_low_s", f->low_s);
+    predict_set(out, "t_high_s", f->high_s);
     predict_set(out, "latency_p95_ms", r->latency_p95_ms);
     predict_set(out, "deadline_ms", r->deadline_ms);
     predict_set_int(out, "frames", r->frames);
@@ -145,8 +147,11 @@ static int print_score(struct live *l)
 static int take(void *ctx, const char *line, size_t n)
 {
     struct live *l = ctx;
-    int rc = mt_monitor_line(l->monitor, line, n);
+    int rc;
 
+    if (l->trace && (rc = mt_trace_line(l->trace, line, n)) < 0)
+        return rc;
+    rc = mt_monitor_line(l->monitor, line, n);
     return rc > 0 ? print_report(l, false) : rc;
 }
 
@@ -177,7 +182,7 @@ static int catch_interrupts(int fd)
     return 0;
 }
 
-int predict_live(const struct opts *o)
+int predict_records(const struct opts *o)
 {
     struct live l = {.o = o};
     const char *what;
@@ -188,21 +193,25 @@ int predict_live(const struct opts *o)
         return MT_EXIT_FAILED;
     rc = mt_monitor_open(&l.monitor, (double)o->window_ns / 1e9, (double)o->batch_ns / 1e9,
                          o->target);
+    if (rc == 0 && !o->live)
+        rc = mt_trace_open(&l.trace);
     if (rc == 0)
         rc = catch_interrupts(fd);
     if (rc == 0)
         rc = mt_lines_each(fd, PREDICT_LINE_MAX, take, &l, &broken);
     predict_input_close(fd);
-    if (rc == 0)
-        rc = print_report(&l, true);
-    if (rc == 0)
-        rc = print_score(&l);
-    mt_monitor_close(&l.monitor);
     if (broken)
         mt_msg(MT_WARN, "%s: %lld broken lines left out", what, (long long)broken);
+    if (rc == 0)
+        rc = print_report(&l, true);
+    if (rc == 0 && o->live)
+        rc = print_score(&l);
+    int status = rc == 0 && l.trace ? predict_fit(o, l.trace, what, broken) : MT_EXIT_OK;
+    mt_trace_close(&l.trace);
+    mt_monitor_close(&l.monitor);
     if (rc == 0 || rc == -EPIPE)
-        return MT_EXIT_OK;
+        return status;
     if (rc != l.lost)
-        mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no records in it" : strerror(-rc));
+        mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
     return MT_EXIT_FAILED;
 }

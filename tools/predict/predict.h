@@ -76,7 +76,8 @@ int predict_shape(const struct opts *o);
 int predict_open(const struct opts *o, const struct plan *p, json_t *out);
 /* From frame records: at their end, as they come, and the cost of a frame. */
 int predict_records(const struct opts *o);
-int predict_live(const struct opts *o);
+/* Its last line, from all records; `what` names the input. */
+int predict_fit(const struct opts *o, struct mt_trace *trace, const char *what, int64_t broken);
 int predict_cost(const struct opts *o);
 /* Frames of several lengths on one device. */
 int predict_mixed(const struct opts *o);

@@ -85,8 +85,7 @@ static const struct row fit_rows[] = {
     {"collapse", "at {t_collapse_s} s", NULL},
     {"foretold half way",
      "{t_half_sat_s} s, from the records up to {t_half_s} s[: off by {error_percent} %]", "never"},
-    {"by increments", "{t_live_s} s[, 95 % between {t_live_low_s} s and {t_live_high_s} s]",
-     "never"},
+    {"by increments", "{t_live_s} s[, 95 % between {t_low_s} s and {t_high_s} s]", "never"},
     {"on the way", "{points} forecasts off by {mape}, bias {bias}; {cover} covered, {late} late",
      NULL},
 };

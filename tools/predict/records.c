@@ -1,5 +1,5 @@
 /*
- * records.c: mt-predict on frame records: the same, fitted to what was measured.
+ * records.c: the last line of mt-predict on frame records: all of them, fitted.
  */
 #include "tools/predict/predict.h"
 
@@ -28,11 +28,6 @@ void predict_input_close(int fd)
 {
     if (fd != STDIN_FILENO)
         close(fd);
-}
-
-static int take(void *ctx, const char *line, size_t n)
-{
-    return mt_trace_line(ctx, line, n);
 }
 
 static void warn(const char *what, const struct mt_trace_fit *f)
@@ -85,8 +80,8 @@ static int add_live(const struct opts *o, struct mt_trace *trace, double collaps
     mt_trace_replay(trace, live);
     if (mt_live_now(live, &f) == 0) {
         predict_set(out, "t_live_s", f.sat_s);
-        predict_set(out, "t_live_low_s", f.low_s);
-        predict_set(out, "t_live_high_s", f.high_s);
+        predict_set(out, "t_low_s", f.low_s);
+        predict_set(out, "t_high_s", f.high_s);
     }
     if (!isnan(collapse_s)) {
         mt_live_quarters(live, collapse_s, q);
@@ -98,28 +93,16 @@ static int add_live(const struct opts *o, struct mt_trace *trace, double collaps
     return 0;
 }
 
-int predict_records(const struct opts *o)
+int predict_fit(const struct opts *o, struct mt_trace *trace, const char *what, int64_t broken)
 {
-    struct mt_trace *trace = NULL;
     struct mt_trace_fit f = {0};
-    const char *what;
     json_t *out = NULL;
-    int64_t broken = 0;
-    int fd = predict_input(o, &what), rc;
+    int rc = mt_trace_fit(trace, &f);
 
-    if (fd < 0)
-        return MT_EXIT_FAILED;
-    if ((rc = mt_trace_open(&trace)) == 0 &&
-        (rc = mt_lines_each(fd, PREDICT_LINE_MAX, take, trace, &broken)) == 0)
-        rc = mt_trace_fit(trace, &f);
     if (rc == 0) {
         out = fit_json(&f, broken);
         rc = add_live(o, trace, f.t_collapse_s, out);
     }
-    mt_trace_close(&trace);
-    predict_input_close(fd);
-    if (broken)
-        mt_msg(MT_WARN, "%s: %lld broken lines left out", what, (long long)broken);
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
         json_decref(out);

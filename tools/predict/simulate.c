@@ -2,6 +2,7 @@
  * simulate.c: mt-predict simulate: calls on a machine that is described, not there. Records come out as a
  * server's would, then one line of totals.
  */
+#include "control/collapse.h"
 #include "control/simulate.h"
 #include "engine/args.h"
 #include "tools/predict/controlled.h"
@@ -37,6 +38,7 @@ enum {
     OPT_FILES,
     OPT_SILENT,
     OPT_TOTALS,
+    OPT_RUNS,
     OPT_ADMIT,
 };
 
@@ -79,6 +81,8 @@ static const struct argp_option options[] = {
      "Let mt-admit's law set the cap, from 4 on; keys target, cut, alpha, beta, min, max, cap0, as "
      "its options",
      4},
+    {"runs", OPT_RUNS, "N", 0,
+     "Runs with seeds from --seed on, their totals, and how many collapsed (default 1)", 4},
     {"totals", OPT_TOTALS, 0, 0, "Only the line of totals, and the law's decisions", 4},
     {"quiet", 'q', 0, 0, "Errors only", 4},
     {0},
@@ -96,6 +100,7 @@ struct sim {
     struct mt_sim_opts o;
     struct mt_feed_opts calls;
     bool totals, admit;
+    int64_t runs;
     struct controlled law;
     /* while it runs */
     int64_t refused;
@@ -126,8 +131,6 @@ static void settle(struct argp_state *st, struct sim *s)
         argp_error(st, "-m: '%s' doesn't say how many tokens a second of audio takes", s->model);
     mt_sim_shape(c, &shape, eo->frame_ns);
     c->steps = eo->answer_tokens;
-    c->seed = eo->seed;
-    s->calls.seed = eo->seed;
     if (eo->mode == MT_MODE_FREE && c->answer_mean > 0)
         argp_error(st, "--answers: in free mode an answer always has --answer-tokens");
     if (!eo->pool_blocks) {
@@ -226,6 +229,10 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         if (controlled_parse(arg, &s->law.opts, &e) < 0)
             argp_error(st, "--admit: %s", e.text);
         s->admit = true;
+        break;
+    case OPT_RUNS:
+        s->runs = mt_arg_i64(st, "--runs", arg, 1, 1000000);
+        s->totals = s->totals || s->runs > 1;
         break;
     case OPT_TOTALS:
         s->totals = true;
@@ -352,14 +359,65 @@ static json_t *totals(const struct sim *s, const struct mt_engine_stats *st)
     return o;
 }
 
+/* One run under the options' seed; its totals are emitted. *collapsed: a frame found no memory. */
+static int run(struct sim *s, bool *collapsed)
+{
+    struct mt_engine_stats st;
+    struct mt_err e = {0};
+
+    s->o.cost.seed = s->calls.seed = s->o.engine.seed;
+    s->refused = 0;
+    s->t_last = 0;
+    s->first_stall_s = NAN;
+    s->law.set = -1;
+    int rc = mt_simulate(&s->o, &st, &e);
+    if (rc < 0) {
+        mt_msg(MT_ERROR, "%s", e.text);
+        return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+    }
+    if (s->law.failed) {
+        mt_msg(MT_ERROR, "--admit: the law does not take this deadline");
+        return MT_EXIT_USAGE;
+    }
+    *collapsed = !isnan(s->first_stall_s);
+    emit(s, totals(s, &st));
+    return s->status;
+}
+
+/* Runs with seeds of their own: how many hit the wall, with Wilson's 95 % interval. */
+static int run_many(struct sim *s)
+{
+    uint64_t first = s->o.engine.seed;
+    int64_t collapsed = 0;
+    double low, high;
+    int status = MT_EXIT_OK;
+
+    for (int64_t i = 0; i < s->runs && status == MT_EXIT_OK; i++) {
+        bool hit = false;
+        s->o.engine.seed = first + (uint64_t)i;
+        status = run(s, &hit);
+        collapsed += hit;
+    }
+    if (status != MT_EXIT_OK || s->runs == 1)
+        return status;
+    mt_wilson(collapsed, s->runs, &low, &high);
+    json_t *o = predict_begin("runs");
+    predict_set_int(o, "runs", s->runs);
+    predict_set_int(o, "collapsed", collapsed);
+    predict_set(o, "collapse_p", (double)collapsed / (double)s->runs);
+    predict_set(o, "collapse_p_low", low);
+    predict_set(o, "collapse_p_high", high);
+    predict_set_int(o, "seed", (int64_t)first);
+    emit(s, o);
+    return s->status;
+}
+
 int predict_simulate(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
     struct sim s = {.o = {.cost = {.sample_rate_hz = 100}, .seconds = 300, .live = true},
                     .calls = {.sessions = 1, .phase = MT_PHASE_SPREAD},
-                    .first_stall_s = NAN};
-    struct mt_engine_stats st;
-    struct mt_err e = {0};
+                    .runs = 1};
 
     mt_engine_defaults(&s.o.engine);
     s.o.engine.max_sessions = 4096;
@@ -374,18 +432,7 @@ int predict_simulate(int argc, char **argv)
     if (s.admit) {
         s.law.ctx = &s;
         s.law.decision = on_decision;
-        s.law.set = -1;
         s.o.tick = on_tick;
     }
-    int rc = mt_simulate(&s.o, &st, &e);
-    if (rc < 0) {
-        mt_msg(MT_ERROR, "%s", e.text);
-        return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
-    }
-    if (s.law.failed) {
-        mt_msg(MT_ERROR, "--admit: the law does not take this deadline");
-        return MT_EXIT_USAGE;
-    }
-    emit(&s, totals(&s, &st));
-    return s.status;
+    return run_many(&s);
 }

@@ -45,9 +45,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 /* The server's answer goes to stdout. 0 or a negative errno; what failed was printed. */
 static int set_cap(struct mt_wire_client *c, int64_t cap, const char *mode)
 {
-    json_t *answer =
-        probe_ask(c, json_pack("{s:i, s:s, s:I, s:s*}", "metronome", MT_WIRE_VERSION, "type", "cap",
-                               "cap", (json_int_t)cap, "mode", mode));
+    json_t *answer = probe_ask(c, json_pack("{s:i, s:s, s:I, s:s*}", "metronome", MT_WIRE_VERSION,
+                                            "type", "cap", "cap", (json_int_t)cap, "mode", mode));
 
     return answer ? mt_json_line(stdout, answer) : -EPROTO;
 }
