@@ -206,9 +206,9 @@ card() {
     sim="mt-predict simulate -m $1 --frame ${frame_s}s $answers --turn-tokens $markup --step-tokens 8192 --cost $cost,jitter=3%"
 }
 card_remark() {
-    remark "Costs of a frame by roofline arithmetic, $model, $1 rows a decoding step: a = $a_ms ms ($answer steps that read the" \
-        "weights, $(calc "100 * $touched" %.1f) % of the experts touched where there are experts), b = $b_us us a session, b1 = $b1_ns ns a resident token," \
-        "prefill and encoder $prefill_us us a token; 4.8 TB/s at 70 %, 989 TFLOP/s at 50 %; pool $pool blocks of 16 tokens (90 % of" \
+    remark "Costs of a frame by roofline arithmetic, $model, $1 rows a decoding step: a = $(calc "$a_ms" %.1f) ms ($answer steps that read the" \
+        "weights, $(calc "100 * $touched" %.1f) % of the experts touched where there are experts), b = $(calc "$b_us" %.1f) us a session, b1 = $b1_ns ns a resident token," \
+        "prefill and encoder $(calc "$prefill_us" %.1f) us a token; 4.8 TB/s at 70 %, 989 TFLOP/s at 50 %; pool $pool blocks of 16 tokens (90 % of" \
         "141 GB less weights and 4 GB); a session adds $rate tokens/s; jitter 3 %. Assumed, not measured, and not fitted."
 }
 
