@@ -4,7 +4,7 @@
  */
 #include "control/control.h"
 #include "control/monitor.h"
-#include "control/ticks.h"
+#include "control/points.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -43,13 +43,13 @@ static void end_trace(struct mt_trace *t)
     mt_live_close(&live);
 }
 
-static void end_ticks(struct mt_ticks *t)
+static void end_points(struct mt_points *t)
 {
     const double *n, *x;
     int64_t count;
     struct mt_cost_fit f;
 
-    if (mt_ticks_points(t, &n, &x, &count) < 0)
+    if (mt_points_get(t, &n, &x, &count) < 0)
         return;
     for (int64_t i = 0; i < count; i++)
         require(n[i] >= 0 && x[i] >= 0);
@@ -61,17 +61,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const char *line = (const char *)data, *end = line + size;
     struct mt_monitor *m;
     struct mt_trace *trace;
-    struct mt_ticks *ticks;
+    struct mt_points *points;
     struct mt_report r;
 
     require(mt_monitor_open(&m, 60, 10, 0.8) == 0 && mt_trace_open(&trace) == 0 &&
-            mt_ticks_open(&ticks, 0) == 0);
+            mt_points_open(&points, 0) == 0);
     while (line < end) {
         const char *nl = memchr(line, '\n', (size_t)(end - line));
         size_t n = (size_t)((nl ? nl : end) - line);
 
         mt_trace_line(trace, line, n);
-        mt_ticks_line(ticks, line, n);
+        mt_points_line(points, line, n);
         if (mt_monitor_line(m, line, n) > 0) {
             require(mt_monitor_report(m, &r) == 0);
             check_forecast(&r.forecast);
@@ -79,9 +79,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         line += n + 1;
     }
     end_trace(trace);
-    end_ticks(ticks);
+    end_points(points);
     mt_monitor_close(&m);
     mt_trace_close(&trace);
-    mt_ticks_close(&ticks);
+    mt_points_close(&points);
     return 0;
 }
