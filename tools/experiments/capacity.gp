@@ -1,7 +1,7 @@
 # Latency against the number of calls, a panel for each model. Set by the caller: models, windows, target, what.
 rows = words(models) > 1 ? 2 : 1
 set terminal pngcairo size rows > 1 ? 1400 : 1000, rows > 1 ? 1000 : 650
-set multiplot layout rows, rows title what font ",14" margins 0.075, 0.98, rows > 1 ? 0.065 : 0.10, 0.90 spacing 0.085, 0.11
+set multiplot layout rows, rows title what font ",14" margins rows > 1 ? 0.075 : 0.10, 0.98, rows > 1 ? 0.065 : 0.10, rows > 1 ? 0.90 : 0.86 spacing 0.085, 0.11
 array colour[4] = [blue, red, green, violet]
 do for [i = 1:words(models)] {
     set autoscale
