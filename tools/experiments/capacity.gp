@@ -34,7 +34,7 @@ do for [i = 1:words(models)] {
         b[j] = STATS_max
         set arrow j from mem[j], 0 to mem[j], T nohead linecolor rgb colour[j] dashtype 4 linewidth 1.5
         if (mem[j] <= top * 1.12) {
-            set label j sprintf("N_{mem} %d ", mem[j]) at mem[j], T * (0.70 - 0.09 * j) right textcolor rgb colour[j] front
+            set label j sprintf("N_{mem} %d ", mem[j]) at mem[j], T * 0.9 right textcolor rgb colour[j] front
         } else {
             unset label j
         }
