@@ -16,6 +16,7 @@
 #define STALL_MODE   5.0 /* T without a frame: stalled */
 #define SILENCE      2.5 /* T between ticks with frames: two in a row had none */
 #define RESEND_MIN_S 2.0
+#define FADE         0.9 /* a tick's weight in the next, for who sends */
 #define SURE         2.0 /* standard errors from which a slope is one */
 
 _Static_assert(sizeof(struct mt_admit) <= 4096, "the state of the law fits into a page");
@@ -529,26 +530,39 @@ static bool resend(struct mt_admit *a, struct mt_admit_decision *d)
     return true;
 }
 
-/* Latency of the tick, as if all sessions had sent; a->partial when that can't be told. */
-static double full_latency(struct mt_admit *a, const struct mt_admit_obs *o, double x)
+/*
+ * Sessions that sent, as this tick and those before it tell: sessions whose beat lies on the border of two ticks are
+ * counted now in one, now in the other, and are not idle for that.
+ */
+static double active(struct mt_admit *a, const struct mt_admit_obs *o)
 {
-    if (o->due >= o->sessions)
+    double n = a->n;
+
+    a->sent = a->sent * FADE + o->due;
+    a->live = a->live * FADE + n;
+    return fmin(n, fmax(o->due, n * a->sent / a->live));
+}
+
+/* Latency of the tick, as if all sessions had sent; a->partial when that can't be told. */
+static double full_latency(struct mt_admit *a, double sent, double x)
+{
+    if (sent >= a->n)
         return x;
     if (a->model.known)
-        return x + a->model.b_s * (o->sessions - o->due);
-    a->partial += o->due < ACTIVE * o->sessions;
+        return x + a->model.b_s * (a->n - sent);
+    a->partial += sent < ACTIVE * a->n;
     return x;
 }
 
 bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_admit_decision *d)
 {
-    double T = a->opts.deadline_s, x;
+    double T = a->opts.deadline_s, x, sent;
     bool again, miss;
 
     a->counts.ticks++;
     if (untrue(a, o))
         return false;
-    a->n = o->sessions;
+    a->n = o->sessions > 0 || o->due == 0 ? o->sessions : 1;
     a->pool = o->pool;
     if (o->due == 0) {
         a->counts.empty++;
@@ -569,11 +583,12 @@ bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_
         a->frame_no++;
         return false;
     }
+    sent = active(a, o);
     x = o->done_s - o->release_s;
     if (o->skipped > 0)
         x = isfinite(x) ? fmax(x, STALL_MISS * T) : STALL_MISS * T;
     else
-        learn(a, o->due, o->kv_tokens, x);
+        learn(a, (int)lround(sent), o->kv_tokens, x);
     miss = x >= T || o->late > 0 || o->skipped > 0;
     if (waiting(a, o->cap, &again)) {
         clear_window(a);
@@ -586,7 +601,7 @@ bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_
         a->counts.misses++;
         return false;
     }
-    sample(a, full_latency(a, o, x), miss);
+    sample(a, full_latency(a, sent, x), miss);
     return judge(a, d);
 }
 

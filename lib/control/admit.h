@@ -47,6 +47,7 @@ void mt_admit_defaults(struct mt_admit_opts *o);
 struct mt_admit_obs {
     double release_s, done_s; /* when the input was due, when the last output was ready */
     int sessions;             /* live, due or not */
+    /* Frames; where a beat lies on the border of two ticks, one has more than sessions and the next fewer. */
     int due, ontime, late, skipped;
     double pool;        /* used share, NAN: unknown */
     double kv_tokens;   /* that all sessions together hold, NAN: unknown */
@@ -142,6 +143,7 @@ struct mt_admit {
     double release_s, due_s, finished_s; /* last tick; last with a frame due; last frame done */
     double injected_s;
     double pool, tokens;
+    double sent, live; /* fading sums of frames due, and of sessions */
     /* The window. */
     int m, misses, busiest, n_top;
     int partial; /* ticks in which too few sent */
@@ -205,16 +207,11 @@ struct mt_ticks_counts {
     int64_t empty;          /* ticks without a frame between others */
 };
 
-/*
- * Records are put into ticks k = floor(release / T). Where all sessions keep one beat and that beat lies on the border,
- * so that frames fall on either side of it, ticks begin half a T later. Its members are its own.
- */
+/* Records are put into ticks k = floor(release / T); its members are its own. */
 struct mt_ticks {
     double deadline_s, common_s; /* T; the deadline that all records name */
     bool given, mixed;
     bool begun;
-    bool half;           /* ticks begin half a T later: the beat itself fell on the border */
-    int surplus, since;  /* ticks with more frames than sessions, among so many */
     int64_t base, shift; /* tick of open[0]; added so that time never goes back */
     struct mt_tick open[3];
     struct mt_admit_obs ready[8];

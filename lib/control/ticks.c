@@ -18,8 +18,6 @@
 #define BACK_T     5.0 /* t may be older than the newest one by as many T, */
 #define BACK_MIN_S 1.0 /* or by this; then the clock went back */
 #define TICK_MAX   1e15
-#define SURPLUS    1.2                      /* frames a session, from which a tick has too many; */
-enum { SURPLUS_MANY = 3, SURPLUS_OF = 20 }; /* as many such ticks among so many move the border */
 
 void mt_ticks_init(struct mt_ticks *t, double deadline_s)
 {
@@ -44,7 +42,7 @@ static void give(struct mt_ticks *t, const struct mt_tick *k)
     *o = (struct mt_admit_obs){
         .release_s = release,
         .done_s = release + x,
-        .sessions = k->sessions >= k->due ? k->sessions : k->due,
+        .sessions = k->sessions > 0 ? k->sessions : k->due,
         .due = k->due,
         .ontime = k->ontime,
         .late = k->late,
@@ -65,24 +63,10 @@ static void give(struct mt_ticks *t, const struct mt_tick *k)
     t->n_ready++;
 }
 
-/* A tick that has clearly more frames than sessions has some of its neighbours': see to it that this does not go on. */
-static void see_beat(struct mt_ticks *t, const struct mt_tick *k)
-{
-    t->surplus += SURPLUS * k->sessions < k->due;
-    if (t->surplus == SURPLUS_MANY) {
-        t->half = !t->half;
-        t->since = SURPLUS_OF;
-    }
-    if (++t->since >= SURPLUS_OF)
-        t->since = t->surplus = 0;
-}
-
 static void close_oldest(struct mt_ticks *t)
 {
-    if (t->open[0].used) {
+    if (t->open[0].used)
         give(t, &t->open[0]);
-        see_beat(t, &t->open[0]);
-    }
     t->open[0] = t->open[1];
     t->open[1] = t->open[2];
     t->open[2] = (struct mt_tick){0};
@@ -117,7 +101,7 @@ static void close_done(struct mt_ticks *t, double t_s)
 
 static int64_t tick_of(const struct mt_ticks *t, double release_s)
 {
-    return (int64_t)floor(release_s / t->deadline_s + BORDER + (t->half ? 0.5 : 0));
+    return (int64_t)floor(release_s / t->deadline_s + BORDER);
 }
 
 /* The tick for index k, which may close older ones. Those of a closed tick go into the oldest that is open. */
