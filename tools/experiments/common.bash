@@ -21,11 +21,12 @@ begin() {
     name=$1 runs=$2
     local what=$3 unit=$4 need
     shift 4
-    mode=live seed=1 out=build/experiments
+    mode=live seed=1 out=build/experiments quick=""
     while [ $# -gt 0 ]; do
         case $1 in
         --live) mode=live ;;
         --paper) mode=paper ;;
+        --quick) quick=1 ;;
         --seed | --runs | --out)
             [ $# -gt 1 ] || usage_error "$1 wants a value"
             case $1 in
@@ -40,18 +41,20 @@ begin() {
             shift
             ;;
         --help)
-            printf 'Usage: tools/experiments/%s [--live|--paper] [--seed N] [--runs N] [--out DIR]\n%s\n\n' "$name" "$what"
+            printf 'Usage: tools/experiments/%s [--live|--paper] [--quick] [--seed N] [--runs N] [--out DIR]\n%s\n\n' "$name" "$what"
             printf '  --live      The real engine, real speech, a tiny model, a small pool, short frames (default)\n'
             printf "  --paper     The simulator at the paper's scale: an H200-class card by roofline arithmetic\n"
+            printf '  --quick     A few points of it: to see that it works, not for its figures\n'
             printf '  --seed N    Of every random choice (default 1)\n'
             printf '  --runs N    %s (default %s)\n' "$unit" "$runs"
-            printf '  --out DIR   Results go to DIR/%s (default build/experiments)\n' "$name"
+            printf '  --out DIR   Results go to DIR/%s (default build/experiments in the source folder)\n' "$name"
             exit 0
             ;;
         *) usage_error "'$1' is not an option" ;;
         esac
         shift
     done
+    [[ $out =~ ^[A-Za-z0-9_./+-]+$ ]] || usage_error "--out: '$out' has other characters than letters, digits and _./+-"
     cd "$root"
     for need in mt-predict jq gnuplot awk $([ $mode = paper ] || echo mt-serve mt-feed); do
         command -v "$need" >/dev/null || fail "$need is not there (make all, make deps)"
@@ -61,7 +64,7 @@ begin() {
     rm -rf "$raw" "$dir/$mode".*
     mkdir -p "$raw"
     commands=$raw/commands
-    echo "tools/experiments/$name --$mode --seed $seed --runs $runs" >"$commands"
+    echo "tools/experiments/$name --$mode ${quick:+--quick }--seed $seed --runs $runs" >"$commands"
     results=$dir/$mode.ndjson
     : >"$results"
     SECONDS=0
@@ -152,7 +155,7 @@ picture() {
 
 # finish PARAGRAPH: write what ran where, say the result.
 finish() {
-    printf '%s\n' "$1" | tr -s ' \n' ' ' | sed 's/ *$//' >"$dir/$mode.md"
+    printf '%s\n' "${1^}" | tr -s ' \n' ' ' | sed 's/ *$//' >"$dir/$mode.md"
     printf '\n' >>"$dir/$mode.md"
     jq -nc --rawfile commands "$commands" --arg name "$name" --arg mode "$mode" --argjson seed "$seed" --argjson runs "$runs" \
         --argjson took "$SECONDS" --arg date "$(date -u +%FT%TZ)" --arg version "$(mt-predict --version)" \
@@ -203,9 +206,9 @@ card() {
     sim="mt-predict simulate -m $1 --frame ${frame_s}s $answers --turn-tokens $markup --step-tokens 8192 --cost $cost,jitter=3%"
 }
 card_remark() {
-    remark "Costs of a frame by roofline arithmetic, $model, $1 rows a decoding step: a = $a_ms ms ($answer steps that read the" \
-        "weights, $(calc "100 * $touched" %.1f) % of the experts touched where there are experts), b = $b_us us a session, b1 = $b1_ns ns a resident token," \
-        "prefill and encoder $prefill_us us a token; 4.8 TB/s at 70 %, 989 TFLOP/s at 50 %; pool $pool blocks of 16 tokens (90 % of" \
+    remark "Costs of a frame by roofline arithmetic, $model, $1 rows a decoding step: a = $(calc "$a_ms" %.1f) ms ($answer steps that read the" \
+        "weights, $(calc "100 * $touched" %.1f) % of the experts touched where there are experts), b = $(calc "$b_us" %.1f) us a session, b1 = $b1_ns ns a resident token," \
+        "prefill and encoder $(calc "$prefill_us" %.1f) us a token; 4.8 TB/s at 70 %, 989 TFLOP/s at 50 %; pool $pool blocks of 16 tokens (90 % of" \
         "141 GB less weights and 4 GB); a session adds $rate tokens/s; jitter 3 %. Assumed, not measured, and not fitted."
 }
 
