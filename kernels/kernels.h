@@ -83,6 +83,11 @@ struct mt_kv_view {
      * Under `--rope absolute` (true) sinks keep their distance.
      */
     bool rope_absolute;
+    /*
+     * Sinks below this index lie in the cache already, or another run of this step writes them, for a
+     * session with the same first tokens: rope_append leaves them alone. 0: all are this session's.
+     */
+    int sinks_held;
 };
 
 /* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */

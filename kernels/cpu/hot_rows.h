@@ -185,6 +185,8 @@ static void rope_run(void *arg, int thread, int64_t begin, int64_t end)
         }
         rotate(q, q, table, heads, hd);
         rotate(k, k, table, j->kv->s.kv_heads, hd);
+        if (pos < run->view.sinks_held)
+            continue;
         block = view_block(&run->view, j->kv->s.block_tokens, pos, &slot);
         append(j->kv, j->layer, block, slot, 0, k);
         append(j->kv, j->layer, block, slot, 1, j->v.data + row * j->v.stride);

@@ -89,6 +89,8 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, doub
                        view_sink_pos(&run->view, pos), heads, hd);
             rotate(qr, qr, rope_base, pos, heads, hd);
             rotate(kr, kr, rope_base, pos, kv->s.kv_heads, hd);
+            if (pos < run->view.sinks_held)
+                continue;
             append(kv, layer, block, slot, 0, kr);
             append(kv, layer, block, slot, 1, v.data + row * v.stride);
         }

@@ -137,7 +137,7 @@ static void add_prefill(struct mt_engine *eng, struct plan *p, struct session *s
         eng->audio[p->audio++] = (struct mt_audio_rows){
             p->rows + a - from, b - a, mt_rows_from(mt_ear_rows(s->ear, &rows), a - s->audio_at)};
     }
-    eng->runs[p->runs++] = (struct mt_run){p->rows, n, s->len, mt_session_view(s)};
+    eng->runs[p->runs++] = (struct mt_run){p->rows, n, s->len, mt_session_view(s, n)};
     p->rows += n;
     s->fed += n;
     s->len += n;
@@ -150,7 +150,7 @@ static void add_prefill(struct mt_engine *eng, struct plan *p, struct session *s
 static void add_decode(struct mt_engine *eng, struct plan *p, struct session *s)
 {
     eng->ids[p->rows] = s->pending;
-    eng->runs[p->runs++] = (struct mt_run){p->rows, 1, s->len, mt_session_view(s)};
+    eng->runs[p->runs++] = (struct mt_run){p->rows, 1, s->len, mt_session_view(s, 1)};
     eng->want[p->want] = p->rows++;
     eng->want_of[p->want++] = s;
     s->len++;

@@ -174,7 +174,8 @@ static void drop_prefix(struct mt_engine *eng, struct prefix *p)
 
 /*
  * Sinks that lie inside the prompt are the same for every session with that prompt. Each session
- * computes them itself and writes the same bits, so that nobody has to wait for another's.
+ * computes its prompt itself, so that nobody has to wait for another's; whoever is first writes the
+ * sinks (mt_session_view).
  */
 int mt_session_reserve(struct session *s, struct mt_engine *eng)
 {
@@ -271,14 +272,21 @@ void mt_session_feed(struct session *s, int audio_rows)
     s->n_text = 0;
 }
 
-struct mt_kv_view mt_session_view(const struct session *s)
+struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
 {
+    struct prefix *p = s->prefix;
+    int64_t held = p ? p->written : 0, end = s->len + n;
+
+    /* Within a step every layer appends all rows before any attention reads, so a claim holds for it too. */
+    if (p && end > held)
+        p->written = end < p->sinks ? end : p->sinks;
     return (struct mt_kv_view){
         .blocks = s->blocks,
         .sinks = s->policy.bounded ? (int)s->policy.sinks : 0,
         .ring_blocks = s->ring_blocks,
         .window = s->policy.bounded ? s->policy.window : INT64_MAX,
         .rope_absolute = s->policy.rope_absolute,
+        .sinks_held = (int)held,
     };
 }
 

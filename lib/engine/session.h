@@ -17,6 +17,7 @@ struct prefix {
     int32_t *ids; /* the n_ids = sinks first tokens */
     int32_t *blocks;
     int64_t sinks, n_blocks;
+    int64_t written; /* of the sinks, up to the end of the step that is planned */
     int refs;
 };
 
@@ -102,7 +103,8 @@ int mt_session_fit(struct session *s, struct mt_engine *eng, int64_t tokens);
 
 /* Lay out the frame that begins: what is fed before the answer. Audio rows are put in once they are known. */
 void mt_session_feed(struct session *s, int audio_rows);
-struct mt_kv_view mt_session_view(const struct session *s);
+/* The view for the next n tokens, which the step being planned will append: of shared sinks those that are not held yet. */
+struct mt_kv_view mt_session_view(const struct session *s, int64_t n);
 int64_t mt_session_kv_tokens(const struct session *s);
 /* A token was decoded: its text is added, it waits to be fed. True if it ends the answer. */
 bool mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token);

@@ -211,7 +211,7 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
             b.n_rows,
             next[i],
             s[i]->done,
-            {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks, s[i]->window, s[i]->absolute}};
+            {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks, s[i]->window, s[i]->absolute, 0}};
         be->ops->rows_put(be, mt_rows_from(q.v, b.n_rows), s[i]->q + s[i]->done * width, next[i]);
         be->ops->rows_put(be, mt_rows_from(k.v, b.n_rows), s[i]->k + s[i]->done * kw, next[i]);
         be->ops->rows_put(be, mt_rows_from(v.v, b.n_rows), s[i]->v + s[i]->done * kw, next[i]);
@@ -343,7 +343,7 @@ static void test_far_index(void **state)
 
         assert_int_equal(be->ops->kv_new(be, &kv, &shape, 6), 0);
         for (int64_t i = 0; i < N; i++) {
-            struct mt_run run = {0, 1, start + i, {blocks, 0, 6, W, false}};
+            struct mt_run run = {0, 1, start + i, {blocks, 0, 6, W, false, 0}};
             struct mt_batch b = {1, 1, &run};
             double dq[HD], dk[HD], sum = 0, acc[HD] = {0};
 
@@ -409,6 +409,53 @@ static void test_same_cache(void **state)
         session_free(&s);
         free(w.ids);
     }
+}
+
+/* Sinks that another session holds are not written again, not even with the same bytes: it may be at work on them. */
+static void test_held_sinks(void **state)
+{
+    enum { P = 4, HD = 16, SINKS = 7, HELD = 3, ROWS = 9 };
+    static const int32_t blocks[] = {2, 0, 1, 3};
+
+    (void)state;
+    for (enum mt_dtype type = MT_F32; type <= MT_INT8; type++)
+        for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+            struct mt_backend *be = backend(t, 2);
+            struct mt_kv_shape shape = {1, 1, HD, P, type};
+            struct mt_run run = {0, ROWS, 0, {blocks, SINKS, 2, 8, false, HELD}};
+            struct mt_batch b = {ROWS, 1, &run};
+            struct field q = field_new(be, ROWS, HD, NULL), qs = field_new(be, ROWS, HD, NULL);
+            struct field k = field_new(be, ROWS, HD, NULL), v = field_new(be, ROWS, HD, NULL);
+            float *x = rnd_floats((size_t)ROWS * HD);
+            struct mt_kv *kv;
+
+            assert_int_equal(be->ops->kv_new(be, &kv, &shape, MT_COUNT(blocks)), 0);
+            memset(kv->data, 0xff, kv->bytes);
+            be->ops->rows_put(be, q.v, x, ROWS);
+            be->ops->rows_put(be, k.v, x, ROWS);
+            be->ops->rows_put(be, v.v, x, ROWS);
+            be->ops->rope_append(be, kv, 0, 1e4, &b, q.v, qs.v, k.v, v.v);
+            for (int64_t i = 0; i < ROWS; i++)
+                for (int kv_side = 0; kv_side < 2; kv_side++) {
+                    int slot, same = 0, bytes = HD * (int)mt_dtype_size(type);
+                    int32_t block = view_block(&run.view, P, i, &slot);
+                    const char *at = kv_at(kv, 0, block, kv_side, 0, slot);
+
+                    for (int j = 0; j < bytes; j++)
+                        same += at[j] == (char)0xff;
+                    if (i < HELD)
+                        assert_int_equal(same, bytes);
+                    else
+                        assert_in_range(same, 0, bytes / 2);
+                }
+            field_free(be, &q);
+            field_free(be, &qs);
+            field_free(be, &k);
+            field_free(be, &v);
+            free(x);
+            be->ops->kv_free(be, kv);
+            be->ops->free(be);
+        }
 }
 
 static void spans(enum mt_cpu_tier t, int64_t heads, int64_t hd, int n_spans, int longest)
@@ -494,9 +541,8 @@ static void test_spans(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_far_index),
-        cmocka_unit_test(test_same_cache),
+        cmocka_unit_test(test_attention),  cmocka_unit_test(test_far_index),
+        cmocka_unit_test(test_same_cache), cmocka_unit_test(test_held_sinks),
         cmocka_unit_test(test_spans),
     };
 
