@@ -75,8 +75,8 @@ static const struct argp_option options[] = {
      "Give up when the server owes a word and says nothing for so long (default 60 s, 0: never)",
      0},
     {0, 0, 0, 0, "Sound:", 3},
-    {"raw", OPT_RAW, "FMT:RATE:CH", 0, "The files have no header: s16le, u8, s24le, s32le, f32le",
-     0},
+    {"raw", OPT_RAW, "FMT:RATE:CH", 0,
+     "The files have no header: s16le, u8, s24le, s32le, f32le, f64le", 0},
     {"rate", OPT_RATE, "HZ", 0, "Sample rate to send (default 16000)", 0},
     {"play", OPT_PLAY, "DIR", 0, "Write what the model speaks as DIR/i.wav, one file a session", 0},
     {0, 0, 0, 0, "What each session asks for:", 4},
@@ -400,7 +400,7 @@ static int verdict(const struct args *a)
 }
 
 /* The files, opened and looked at. */
-static int open_reel(const struct args *a, struct mt_reel **reel, struct mt_err *e)
+static int open_reel(struct args *a, struct mt_reel **reel, struct mt_err *e)
 {
     struct mt_reel_opts ro = {
         .rate_hz = a->feed.open.rate_hz,
@@ -408,6 +408,8 @@ static int open_reel(const struct args *a, struct mt_reel **reel, struct mt_err 
         .shared = a->feed.sessions > 1 || a->feed.loop,
         .repeat = a->feed.loop,
         .hold_samples = HOLD_SAMPLES,
+        .note = on_note,
+        .ctx = a,
     };
 
     return mt_reel_open(reel, (const char *const *)a->files, a->n_files, &ro, e);

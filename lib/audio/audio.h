@@ -33,11 +33,14 @@ struct mt_sound_info {
     int rate_hz;
     int channels;   /* of the source, 1..1024 */
     int64_t frames; /* samples a channel, -1 while unknown (a pipe) */
-    int bits;       /* of a sample of integer PCM; 0: floats, or an encoding that is not PCM */
+    int64_t
+        stated; /* samples a channel that the header speaks of, -1: of none, or not to be trusted */
+    int bits;   /* of a sample of integer PCM; 0: floats, or an encoding that is not PCM */
 };
 
 /* raw NULL: look at the header. Errors name the file and the expectation: a directory, an empty
- * file, an unknown format, a header cut short. A file that ends early reads as far as it goes. */
+ * file, an unknown format, a header cut short. A file that ends early reads as far as it goes; at
+ * the end mt_sound_short says so. */
 int mt_sound_open(struct mt_sound **out, const char *path, const struct mt_raw_format *raw,
                   struct mt_err *e);
 const struct mt_sound_info *mt_sound_info(const struct mt_sound *s);
@@ -46,6 +49,11 @@ const struct mt_sound_info *mt_sound_info(const struct mt_sound *s);
  * count, 0 at the end, or a negative errno (a read error, damage, a float that is no number).
  */
 int64_t mt_sound_read(struct mt_sound *s, float *out, int64_t n, struct mt_err *e);
+/*
+ * Of a sound read to its end: 1, and a line that names it in out, when it held fewer samples than its
+ * header states, or none at all; else 0, and nothing is written.
+ */
+int mt_sound_short(const struct mt_sound *s, struct mt_err *out);
 void mt_sound_close(struct mt_sound **s);
 
 /* Whole sound as mono at rate_hz (resampled if it differs); *pcm is malloc'ed, the caller's. Sounds

@@ -111,6 +111,18 @@ struct mt_model_opts {
 };
 
 /*
+ * What stands behind "synth:", taken apart: NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]. The name is not looked up.
+ * -EINVAL with the reason; *out is untouched then.
+ */
+struct mt_synth_spec {
+    char name[64];
+    uint64_t seed;  /* default 1 */
+    int64_t layers; /* 1..1024; 0: as many as the shape has */
+    enum mt_dtype type;
+};
+int mt_synth_spec_parse(struct mt_synth_spec *out, const char *list, struct mt_err *e);
+
+/*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the default
  * (synth:qwen2.5-omni-tiny). The backend and the directory's files must outlive the model, o and spec need not. Errors
  * name the file and the field or tensor: -ENOENT (no such file or tensor), -EPROTO (broken, or sizes that don't

@@ -525,6 +525,15 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     "\"audio_token_index\":151646,\"audio_start_token_id\":151647,\"audio_end_token_id\":151648,"  \
     "\"endoftext\":151643,\"im_start\":151644,\"im_end\":151645"
 
+#define TINY                                                                                       \
+    OMNI("\"vocab_size\":2048,\"hidden_size\":192,\"num_hidden_layers\":4,"                        \
+         "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"intermediate_size\":448",          \
+         "\"d_model\":128,\"encoder_layers\":4,\"encoder_attention_heads\":4,"                     \
+         "\"encoder_ffn_dim\":512,\"output_dim\":192",                                             \
+         "\"audio_token_index\":2045,\"audio_start_token_id\":2046,\"audio_end_token_id\":2047,"   \
+         "\"endoftext\":2042,\"im_start\":2043,\"im_end\":2044")
+
+/* The two sizes are one shape when tiny: it has all three names. */
 static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
      OMNI("\"vocab_size\":152064,\"hidden_size\":3584,\"num_hidden_layers\":28,"
@@ -538,13 +547,9 @@ static const struct mt_synth_shape shapes[] = {
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":2048",
           RELEASED_IDS)},
-    {"qwen2.5-omni-tiny",
-     OMNI("\"vocab_size\":2048,\"hidden_size\":192,\"num_hidden_layers\":4,"
-          "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"intermediate_size\":448",
-          "\"d_model\":128,\"encoder_layers\":4,\"encoder_attention_heads\":4,"
-          "\"encoder_ffn_dim\":512,\"output_dim\":192",
-          "\"audio_token_index\":2045,\"audio_start_token_id\":2046,\"audio_end_token_id\":2047,"
-          "\"endoftext\":2042,\"im_start\":2043,\"im_end\":2044")},
+    {"qwen2.5-omni-tiny", TINY},
+    {"qwen2.5-omni-7b-tiny", TINY},
+    {"qwen2.5-omni-3b-tiny", TINY},
     {NULL, NULL},
 };
 

@@ -17,6 +17,9 @@ struct mt_reel_opts {
         shared; /* several tapes, or one that comes round again: pipes are read to their end first */
     bool repeat;          /* tapes come round again: then one file must hold a sample */
     int64_t hold_samples; /* kept in memory, all files together */
+    /* Once for a file that is shorter than its header says, or empty, when its end is reached. May be NULL. */
+    void (*note)(void *ctx, enum mt_level level, const char *text);
+    void *ctx;
 };
 
 struct mt_reel;

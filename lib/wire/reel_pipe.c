@@ -27,7 +27,7 @@ struct mt_reel_pipe {
     int64_t size, head, n; /* of the ring, in samples */
     int64_t began_ns;
     bool ended;
-    struct mt_err err;
+    struct mt_err err, short_of; /* how it failed; what mt_sound_short said at its end */
     bool left; /* the reader is gone: the thread ends, and frees this, when its read returns */
 };
 
@@ -89,7 +89,7 @@ static bool ring_put(struct mt_reel_pipe *p, const float *x, int64_t n)
 static void *read_all(void *arg)
 {
     struct mt_reel_pipe *p = arg;
-    struct mt_err err = {0};
+    struct mt_err err = {0}, short_of = {0};
     bool more = true;
 
     while (more) {
@@ -107,11 +107,14 @@ static void *read_all(void *arg)
             mt_err_set(&err, rc, "cannot convert the rate: %s", strerror(-rc));
             break;
         }
+        if (n == 0)
+            mt_sound_short(p->sound, &short_of);
         more = ring_put(p, out, n_out) && n > 0;
     }
     pthread_mutex_lock(&p->lock);
     p->ended = true;
     p->err = err;
+    p->short_of = short_of;
     signal_reader(p);
     if (p->left) {
         pthread_mutex_unlock(&p->lock);
@@ -228,4 +231,12 @@ int64_t mt_reel_pipe_began_ns(struct mt_reel_pipe *p)
     t = p->began_ns;
     pthread_mutex_unlock(&p->lock);
     return t;
+}
+
+int mt_reel_pipe_short(struct mt_reel_pipe *p, struct mt_err *out)
+{
+    pthread_mutex_lock(&p->lock);
+    *out = p->short_of;
+    pthread_mutex_unlock(&p->lock);
+    return out->code != 0;
 }

@@ -477,6 +477,9 @@ static void test_synth_options(void **state)
     assert_string_equal(mt_model_info(m)->name, "qwen2.5-omni-tiny");
     mt_model_close(&m);
     mt_model_close(&m);
+    m = must_open("synth:qwen2.5-omni-3b-tiny"); /* each size has a tiny one, the same */
+    assert_string_equal(mt_model_info(m)->name, "qwen2.5-omni-3b-tiny");
+    mt_model_close(&m);
 
     /* Steps that can't be. */
     static const int step[][2] = {{0, 0}, {-1, 1}, {1, 0}, {4, 5}, {1 << 20, 1}};
