@@ -1,6 +1,7 @@
 /*
- * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a frame; or one
- * session's side of the wire onto stdout. Options and printing; the work is lib/wire/feeder.h.
+ * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a
+ * frame; or one session's side of the wire onto stdout. Options and printing; the work is
+ * lib/wire/feeder.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -431,7 +432,10 @@ static int run(struct args *a)
     }
     a->feed.open.format = mt_reel_pcm(reel);
     if (a->feed.socket) {
-        /* Records wait here while their reader is busy; a full pipe would hold back the beat. No pipe, no harm. */
+        /*
+         * Records wait here while their reader is busy; a full pipe would hold back the beat. No
+         * pipe, no harm.
+         */
         fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
         rc = mt_json_line(stdout, run_line(a, reel));
         if (rc == 0)

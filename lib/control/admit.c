@@ -1,7 +1,8 @@
 /*
- * admit.c: the law. It compares the p95 of a window of ticks with the deadline itself, never with a latency that it
- * learned to be normal: a machine that is slow from the first minute must not look healthy. Between phi T and kap T the
- * cap rests, below it grows by alpha, above it shrinks by beta, and each change waits for a whole window of the new cap.
+ * admit.c: the law. It compares the p95 of a window of ticks with the deadline itself, never with a
+ * latency that it learned to be normal: a machine that is slow from the first minute must not look
+ * healthy. Between phi T and kap T the cap rests, below it grows by alpha, above it shrinks by
+ * beta, and each change waits for a whole window of the new cap.
  */
 #include "control/admit.h"
 
@@ -76,7 +77,10 @@ static int check(const struct mt_admit_opts *o, struct mt_err *e)
 
 /* ---- what is published ---- */
 
-/* Sessions that memory allows now: bounded ones commit theirs, unbounded ones are given two mean durations of growth. */
+/*
+ * Sessions that memory allows now: bounded ones commit theirs, unbounded ones are given two mean
+ * durations of growth.
+ */
 static double memory_bound(const struct mt_admit *a)
 {
     const struct mt_admit_opts *o = &a->opts;
@@ -213,8 +217,9 @@ static void moments(const struct mt_admit *a, struct moments *s)
 }
 
 /*
- * Least squares, once a window. Fewer than 3 numbers of sessions in the last MT_ADMIT_FIT windows say nothing new: what
- * was known stays, else a cap that rests would forget what the next session costs.
+ * Least squares, once a window. Fewer than 3 numbers of sessions in the last MT_ADMIT_FIT windows
+ * say nothing new: what was known stays, else a cap that rests would forget what the next session
+ * costs.
  */
 static void fit(struct mt_admit *a)
 {
@@ -249,8 +254,8 @@ static void fit(struct mt_admit *a)
 }
 
 /*
- * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
- * the same however long the machine rested at it.
+ * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that
+ * each number counts the same however long the machine rested at it.
  */
 static void learn(struct mt_admit *a, int n, double tokens, double x)
 {
@@ -410,7 +415,10 @@ static enum mt_admit_reason try_cut(struct mt_admit *a)
         return MT_ADMIT_BY_DRAIN;
     if (a->frame_no < a->cool_until)
         return MT_ADMIT_BY_COOLDOWN;
-    /* Controllers that share a device would freeze apart if each cut rounded: there a cap in use keeps its fraction. */
+    /*
+     * Controllers that share a device would freeze apart if each cut rounded: there a cap in use
+     * keeps its fraction.
+     */
     if (o->cut == o->target && a->n >= (int)floor(a->cap))
         base = a->cap;
     a->cap = fmax(o->min, fmin(base - 1, o->beta * base));
@@ -507,7 +515,10 @@ static bool untrue(struct mt_admit *a, const struct mt_admit_obs *o)
     return backwards || nonsense;
 }
 
-/* Does the engine keep the limit that it was told? True while it doesn't; *again when it has to be told again. */
+/*
+ * Does the engine keep the limit that it was told? True while it doesn't; *again when it has to be
+ * told again.
+ */
 static bool waiting(struct mt_admit *a, int cap, bool *again)
 {
     *again = false;
@@ -531,8 +542,8 @@ static bool resend(struct mt_admit *a, struct mt_admit_decision *d)
 }
 
 /*
- * Sessions that sent, as this tick and those before it tell: sessions whose beat lies on the border of two ticks are
- * counted now in one, now in the other, and are not idle for that.
+ * Sessions that sent, as this tick and those before it tell: sessions whose beat lies on the border
+ * of two ticks are counted now in one, now in the other, and are not idle for that.
  */
 static double active(struct mt_admit *a, const struct mt_admit_obs *o)
 {

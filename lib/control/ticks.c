@@ -1,7 +1,8 @@
 /*
- * ticks.c: frame records to observations. A frame belongs to the tick in which its input was due, whenever its record
- * comes: sessions need not be aligned, and records need not be in order. A tick is closed once nothing of it can be
- * missing (each live session answered), or when it has waited for two ticks. What comes later counts in the open one.
+ * ticks.c: frame records to observations. A frame belongs to the tick in which its input was due,
+ * whenever its record comes: sessions need not be aligned, and records need not be in order. A tick
+ * is closed once nothing of it can be missing (each live session answered), or when it has waited
+ * for two ticks. What comes later counts in the open one.
  */
 #include "control/admit.h"
 
@@ -10,8 +11,8 @@
 #include <string.h>
 
 /*
- * Releases on a beat of exactly T fall on the border of two ticks, and t and latency are rounded, by other tools to
- * whole ms: the border lies a little before the beat.
+ * Releases on a beat of exactly T fall on the border of two ticks, and t and latency are rounded,
+ * by other tools to whole ms: the border lies a little before the beat.
  */
 #define BORDER     (1.0 / 128)
 #define WAIT       2.0 /* T that a tick stays open for stragglers */
@@ -84,8 +85,8 @@ static bool whole(const struct mt_tick *k)
 }
 
 /*
- * Close what is whole, and what has waited long enough at t_s. A session's frames come in order: when all have answered
- * in a tick, one before it without any record will have none.
+ * Close what is whole, and what has waited long enough at t_s. A session's frames come in order:
+ * when all have answered in a tick, one before it without any record will have none.
  */
 static void close_done(struct mt_ticks *t, double t_s)
 {
@@ -104,7 +105,10 @@ static int64_t tick_of(const struct mt_ticks *t, double release_s)
     return (int64_t)floor(release_s / t->deadline_s + BORDER);
 }
 
-/* The tick for index k, which may close older ones. Those of a closed tick go into the oldest that is open. */
+/*
+ * The tick for index k, which may close older ones. Those of a closed tick go into the oldest that
+ * is open.
+ */
 static struct mt_tick *place(struct mt_ticks *t, int64_t k, bool *own)
 {
     if (!t->begun)
@@ -144,7 +148,10 @@ static void count(struct mt_ticks *t, const struct mt_record *r, bool contradict
     c->contradictions += contradiction;
 }
 
-/* False for a record that says nothing of the engine: not admitted, or dropped because nobody listens any more. */
+/*
+ * False for a record that says nothing of the engine: not admitted, or dropped because nobody
+ * listens any more.
+ */
 static bool is_due(const struct mt_record *r)
 {
     static const char *const left[] = {"gone", "idle", "shutdown"};

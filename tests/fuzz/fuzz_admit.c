@@ -1,6 +1,7 @@
 /*
- * fuzz_admit.c: any lines as what mt-admit reads: records and status lines into ticks, ticks into the law. Every
- * record is counted, each one that can be placed lies in exactly one tick, the cap stays where it belongs.
+ * fuzz_admit.c: any lines as what mt-admit reads: records and status lines into ticks, ticks into
+ * the law. Every record is counted, each one that can be placed lies in exactly one tick, the cap
+ * stays where it belongs.
  */
 #include "control/admit.h"
 #include "wire/wire.h"
