@@ -1,6 +1,6 @@
 /*
- * mt-admit: how many sessions may be on the machine: frame records in, cap requests out. The law is lib/control's; here
- * are its options, what of a line it needs, and what is told of a decision.
+ * mt-admit: how many sessions may be on the machine: frame records in, cap requests out. The law is
+ * lib/control's; here are its options, what of a line it needs, and what is told of a decision.
  */
 #include "base/args.h"
 #include "control/admit.h"
@@ -279,7 +279,10 @@ static void explain(const struct control *c, const struct mt_admit_decision *d, 
     set_int(o, "cuts", law->counts.cuts);
 }
 
-/* Ask the server, and wait for its word, so that it can't be swamped. 0 or a negative errno; what failed was printed. */
+/*
+ * Ask the server, and wait for its word, so that it can't be swamped. 0 or a negative errno; what
+ * failed was printed.
+ */
 static int set_cap(struct mt_wire_client *server, const json_t *request)
 {
     struct mt_err e = {0};
@@ -408,7 +411,10 @@ static int take_frame(struct control *c, json_t *obj)
     return advance(c);
 }
 
-/* The server's plan, in its ready, opened and status lines: how many fit, how long a session's cache can grow, how large the pool is. */
+/*
+ * The server's plan, in its ready, opened and status lines: how many fit, how long a session's
+ * cache can grow, how large the pool is.
+ */
 static void take_plan(struct control *c, json_t *obj)
 {
     const char *kv = json_string_value(json_object_get(obj, "kv"));

@@ -1,6 +1,7 @@
 /*
- * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a frame; or one
- * session's side of the wire onto stdout. Options and printing; the work is lib/wire/feeder.h.
+ * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a
+ * frame; or one session's side of the wire onto stdout. Options and printing; the work is
+ * lib/wire/feeder.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -75,8 +76,8 @@ static const struct argp_option options[] = {
      "Give up when the server owes a word and says nothing for so long (default 60 s, 0: never)",
      0},
     {0, 0, 0, 0, "Sound:", 3},
-    {"raw", OPT_RAW, "FMT:RATE:CH", 0, "The files have no header: s16le, u8, s24le, s32le, f32le",
-     0},
+    {"raw", OPT_RAW, "FMT:RATE:CH", 0,
+     "The files have no header: s16le, u8, s24le, s32le, f32le, f64le", 0},
     {"rate", OPT_RATE, "HZ", 0, "Sample rate to send (default 16000)", 0},
     {"play", OPT_PLAY, "DIR", 0, "Write what the model speaks as DIR/i.wav, one file a session", 0},
     {0, 0, 0, 0, "What each session asks for:", 4},
@@ -400,7 +401,7 @@ static int verdict(const struct args *a)
 }
 
 /* The files, opened and looked at. */
-static int open_reel(const struct args *a, struct mt_reel **reel, struct mt_err *e)
+static int open_reel(struct args *a, struct mt_reel **reel, struct mt_err *e)
 {
     struct mt_reel_opts ro = {
         .rate_hz = a->feed.open.rate_hz,
@@ -408,6 +409,8 @@ static int open_reel(const struct args *a, struct mt_reel **reel, struct mt_err 
         .shared = a->feed.sessions > 1 || a->feed.loop,
         .repeat = a->feed.loop,
         .hold_samples = HOLD_SAMPLES,
+        .note = on_note,
+        .ctx = a,
     };
 
     return mt_reel_open(reel, (const char *const *)a->files, a->n_files, &ro, e);
@@ -429,7 +432,10 @@ static int run(struct args *a)
     }
     a->feed.open.format = mt_reel_pcm(reel);
     if (a->feed.socket) {
-        /* Records wait here while their reader is busy; a full pipe would hold back the beat. No pipe, no harm. */
+        /*
+         * Records wait here while their reader is busy; a full pipe would hold back the beat. No
+         * pipe, no harm.
+         */
         fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
         rc = mt_json_line(stdout, run_line(a, reel));
         if (rc == 0)

@@ -1,7 +1,7 @@
 /*
  * mt-predict: when does it collapse, how likely, how many will fit. From a model's shape (or a bare
- * rate) and a pool, or from the frame records of a run, afterwards or as they come. The options; each
- * mode has a file in tools/predict/, and the formulas are lib/control's.
+ * rate) and a pool, or from the frame records of a run, afterwards or as they come. The options;
+ * each mode has a file in tools/predict/, and the formulas are lib/control's.
  */
 #include "engine/args.h"
 #include "tools/predict/predict.h"
@@ -107,7 +107,8 @@ static const struct argp_option options[] = {
     {"refused", OPT_REFUSED, "SHARE", 0, "Share of the calls that is refused (default: by --cap)",
      7},
     {"retried", OPT_RETRIED, "SHARE", 0, "Share of the refused that call again", 7},
-    {"live", OPT_LIVE, NULL, 0, "Records as they come, one line a batch, in fixed memory: no fit of all at the end", 8},
+    {"live", OPT_LIVE, NULL, 0,
+     "Records as they come, one line a batch, in fixed memory: no fit of all at the end", 8},
     {"window", OPT_WINDOW, "D", 0, "Time that the live fit looks back (default 60s)", 8},
     {"batch", OPT_BATCH, "D", 0, "Length of its batches (default 10s)", 8},
     {"fit", OPT_FIT, NULL, 0, "Fit the cost of a frame, a + b N, to records or pairs", 8},

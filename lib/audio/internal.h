@@ -48,7 +48,8 @@ int64_t mt_read_some(int fd, void *buf, size_t n);
 struct mt_wav_header {
     struct mt_raw_format format;
     int64_t bytes;
-    int tag, bits; /* the encoding as the file names it, for a message */
+    int64_t stated; /* bytes, as the header has them; -1: it doesn't know */
+    int tag, bits;  /* the encoding as the file names it, for a message */
 };
 int mt_wav_header_read(struct mt_bytes *b, struct mt_wav_header *out, struct mt_err *e);
 

@@ -56,7 +56,8 @@ void mt_sound_close(struct mt_sound **sp)
     free(s);
 }
 
-static int open_plain(struct mt_sound *s, const struct mt_raw_format *format, int64_t bytes)
+static int open_plain(struct mt_sound *s, const struct mt_raw_format *format, int64_t bytes,
+                      int64_t stated)
 {
     int frame = mt_pcm_bytes(format->sample) * format->channels;
 
@@ -67,6 +68,7 @@ static int open_plain(struct mt_sound *s, const struct mt_raw_format *format, in
     if (format->sample != MT_F32LE && format->sample != MT_F64LE)
         s->info.bits = 8 * mt_pcm_bytes(format->sample);
     s->info.frames = s->bytes.regular ? bytes / frame : -1;
+    s->info.stated = stated < 0 ? -1 : stated / frame;
     return 0;
 }
 
@@ -139,6 +141,8 @@ static int open_sndfile(struct mt_sound *s, const struct mt_wav_header *wav, str
     s->info.bits = integer_bits(info.format);
     /* a FLAC made in a pipe doesn't know its length */
     s->info.frames = info.frames >= 0 && info.frames < SF_COUNT_MAX ? info.frames : -1;
+    /* of the others libsndfile has cut the number to the file already, or it is an estimate */
+    s->info.stated = (info.format & SF_FORMAT_TYPEMASK) == SF_FORMAT_FLAC ? s->info.frames : -1;
     return 0;
 }
 
@@ -161,7 +165,7 @@ static int open_by_header(struct mt_sound *s, struct mt_err *e)
         return open_sndfile(s, NULL, e);
     if ((rc = mt_wav_header_read(&s->bytes, &wav, e)) < 0)
         return rc;
-    return rc == 0 ? open_sndfile(s, &wav, e) : open_plain(s, &wav.format, wav.bytes);
+    return rc == 0 ? open_sndfile(s, &wav, e) : open_plain(s, &wav.format, wav.bytes, wav.stated);
 }
 
 /* Open, and learn whether it can be read from byte 0 at will. */
@@ -199,7 +203,7 @@ int mt_sound_open(struct mt_sound **out, const char *path, const struct mt_raw_f
     s->fd = s->spool_fd = -1;
     if ((rc = open_file(s, path, e)) < 0)
         goto fail;
-    rc = raw ? open_plain(s, raw, s->bytes.regular ? s->bytes.size : INT64_MAX)
+    rc = raw ? open_plain(s, raw, s->bytes.regular ? s->bytes.size : INT64_MAX, -1)
              : open_by_header(s, e);
     if (rc < 0)
         goto fail;
@@ -287,4 +291,16 @@ int64_t mt_sound_read(struct mt_sound *s, float *out, int64_t n, struct mt_err *
         return rc;
     s->done += got;
     return got;
+}
+
+int mt_sound_short(const struct mt_sound *s, struct mt_err *out)
+{
+    if (s->done < s->info.stated)
+        mt_err_set(out, -ENODATA, "%s: ends after %lld of the %lld samples in its header", s->name,
+                   (long long)s->done, (long long)s->info.stated);
+    else if (s->done == 0)
+        mt_err_set(out, -ENODATA, "%s: holds not one sample", s->name);
+    else
+        return 0;
+    return 1;
 }

@@ -139,8 +139,14 @@ int mt_wav_header_read(struct mt_bytes *b, struct mt_wav_header *out, struct mt_
             b->pos += 8;
             if (size == UINT32_MAX && long_data >= 0)
                 size = long_data;
-            out->bytes = data_bytes(
-                b, size, riff, (int64_t)mt_pcm_bytes(out->format.sample) * out->format.channels);
+            const int64_t block = (int64_t)mt_pcm_bytes(out->format.sample) * out->format.channels;
+
+            out->bytes = data_bytes(b, size, riff, block);
+            /* nobody records 2 GiB by chance: writers into a pipe have many numbers for "more" */
+            out->stated = unknown(size, riff, at(b), block) ||
+                                  (size != long_data && size >= INT32_MAX - UINT16_MAX)
+                              ? -1
+                              : size;
             return 1;
         }
         b->pos += 8;

@@ -1,7 +1,8 @@
 /*
- * admit.c: the law. It compares the p95 of a window of ticks with the deadline itself, never with a latency that it
- * learned to be normal: a machine that is slow from the first minute must not look healthy. Between phi T and kap T the
- * cap rests, below it grows by alpha, above it shrinks by beta, and each change waits for a whole window of the new cap.
+ * admit.c: the law. It compares the p95 of a window of ticks with the deadline itself, never with a
+ * latency that it learned to be normal: a machine that is slow from the first minute must not look
+ * healthy. Between phi T and kap T the cap rests, below it grows by alpha, above it shrinks by
+ * beta, and each change waits for a whole window of the new cap.
  */
 #include "control/admit.h"
 
@@ -16,6 +17,7 @@
 #define STALL_MODE   5.0 /* T without a frame: stalled */
 #define SILENCE      2.5 /* T between ticks with frames: two in a row had none */
 #define RESEND_MIN_S 2.0
+#define FADE         0.9 /* a tick's weight in the next, for who sends */
 #define SURE         2.0 /* standard errors from which a slope is one */
 
 _Static_assert(sizeof(struct mt_admit) <= 4096, "the state of the law fits into a page");
@@ -75,7 +77,10 @@ static int check(const struct mt_admit_opts *o, struct mt_err *e)
 
 /* ---- what is published ---- */
 
-/* Sessions that memory allows now: bounded ones commit theirs, unbounded ones are given two mean durations of growth. */
+/*
+ * Sessions that memory allows now: bounded ones commit theirs, unbounded ones are given two mean
+ * durations of growth.
+ */
 static double memory_bound(const struct mt_admit *a)
 {
     const struct mt_admit_opts *o = &a->opts;
@@ -212,8 +217,9 @@ static void moments(const struct mt_admit *a, struct moments *s)
 }
 
 /*
- * Least squares, once a window. Fewer than 3 numbers of sessions in the last MT_ADMIT_FIT windows say nothing new: what
- * was known stays, else a cap that rests would forget what the next session costs.
+ * Least squares, once a window. Fewer than 3 numbers of sessions in the last MT_ADMIT_FIT windows
+ * say nothing new: what was known stays, else a cap that rests would forget what the next session
+ * costs.
  */
 static void fit(struct mt_admit *a)
 {
@@ -248,8 +254,8 @@ static void fit(struct mt_admit *a)
 }
 
 /*
- * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that each number counts
- * the same however long the machine rested at it.
+ * Sums for each number of sessions that were due. Beyond a window's worth old samples fade, so that
+ * each number counts the same however long the machine rested at it.
  */
 static void learn(struct mt_admit *a, int n, double tokens, double x)
 {
@@ -409,7 +415,10 @@ static enum mt_admit_reason try_cut(struct mt_admit *a)
         return MT_ADMIT_BY_DRAIN;
     if (a->frame_no < a->cool_until)
         return MT_ADMIT_BY_COOLDOWN;
-    /* Controllers that share a device would freeze apart if each cut rounded: there a cap in use keeps its fraction. */
+    /*
+     * Controllers that share a device would freeze apart if each cut rounded: there a cap in use
+     * keeps its fraction.
+     */
     if (o->cut == o->target && a->n >= (int)floor(a->cap))
         base = a->cap;
     a->cap = fmax(o->min, fmin(base - 1, o->beta * base));
@@ -506,7 +515,10 @@ static bool untrue(struct mt_admit *a, const struct mt_admit_obs *o)
     return backwards || nonsense;
 }
 
-/* Does the engine keep the limit that it was told? True while it doesn't; *again when it has to be told again. */
+/*
+ * Does the engine keep the limit that it was told? True while it doesn't; *again when it has to be
+ * told again.
+ */
 static bool waiting(struct mt_admit *a, int cap, bool *again)
 {
     *again = false;
@@ -529,26 +541,39 @@ static bool resend(struct mt_admit *a, struct mt_admit_decision *d)
     return true;
 }
 
-/* Latency of the tick, as if all sessions had sent; a->partial when that can't be told. */
-static double full_latency(struct mt_admit *a, const struct mt_admit_obs *o, double x)
+/*
+ * Sessions that sent, as this tick and those before it tell: sessions whose beat lies on the border
+ * of two ticks are counted now in one, now in the other, and are not idle for that.
+ */
+static double active(struct mt_admit *a, const struct mt_admit_obs *o)
 {
-    if (o->due >= o->sessions)
+    double n = a->n;
+
+    a->sent = a->sent * FADE + o->due;
+    a->live = a->live * FADE + n;
+    return fmin(n, fmax(o->due, n * a->sent / a->live));
+}
+
+/* Latency of the tick, as if all sessions had sent; a->partial when that can't be told. */
+static double full_latency(struct mt_admit *a, double sent, double x)
+{
+    if (sent >= a->n)
         return x;
     if (a->model.known)
-        return x + a->model.b_s * (o->sessions - o->due);
-    a->partial += o->due < ACTIVE * o->sessions;
+        return x + a->model.b_s * (a->n - sent);
+    a->partial += sent < ACTIVE * a->n;
     return x;
 }
 
 bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_admit_decision *d)
 {
-    double T = a->opts.deadline_s, x;
+    double T = a->opts.deadline_s, x, sent;
     bool again, miss;
 
     a->counts.ticks++;
     if (untrue(a, o))
         return false;
-    a->n = o->sessions;
+    a->n = o->sessions > 0 || o->due == 0 ? o->sessions : 1;
     a->pool = o->pool;
     if (o->due == 0) {
         a->counts.empty++;
@@ -569,11 +594,12 @@ bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_
         a->frame_no++;
         return false;
     }
+    sent = active(a, o);
     x = o->done_s - o->release_s;
     if (o->skipped > 0)
         x = isfinite(x) ? fmax(x, STALL_MISS * T) : STALL_MISS * T;
     else
-        learn(a, o->due, o->kv_tokens, x);
+        learn(a, (int)lround(sent), o->kv_tokens, x);
     miss = x >= T || o->late > 0 || o->skipped > 0;
     if (waiting(a, o->cap, &again)) {
         clear_window(a);
@@ -586,7 +612,7 @@ bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_
         a->counts.misses++;
         return false;
     }
-    sample(a, full_latency(a, o, x), miss);
+    sample(a, full_latency(a, sent, x), miss);
     return judge(a, d);
 }
 

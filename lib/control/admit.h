@@ -1,10 +1,11 @@
 /*
- * admit.h: how many sessions may be on the machine. A controller in two parts, both pure functions over a fixed state,
- * without clock, output or allocation: the law (admit.c) takes one observation a tick and moves the cap; ticks.c makes
- * observations out of frame records.
+ * admit.h: how many sessions may be on the machine. A controller in two parts, both pure functions
+ * over a fixed state, without clock, output or allocation: the law (admit.c) takes one observation
+ * a tick and moves the cap; ticks.c makes observations out of frame records.
  *
- * Symbols: T the deadline of a frame, phi and kap the shares of T below which the cap grows and from which it is cut,
- * Y the p95 of a window of F ticks. Times are seconds as double, in any one clock that the observations share.
+ * Symbols: T the deadline of a frame, phi and kap the shares of T below which the cap grows and
+ * from which it is cut, Y the p95 of a window of F ticks. Times are seconds as double, in any one
+ * clock that the observations share.
  */
 #ifndef MT_ADMIT_H
 #define MT_ADMIT_H
@@ -36,17 +37,26 @@ struct mt_admit_opts {
     bool project;        /* grow on what the sessions will cost once their windows are full */
     int n_mem;           /* sessions that fit into memory, 0: no bound known */
     double limit_tokens; /* most tokens that a session's cache holds, 0: unknown or unbounded */
-    /* Unbounded sessions: admit only what the pool carries for two mean durations. 0: no such gate. */
+    /*
+     * Unbounded sessions: admit only what the pool carries for two mean durations. 0: no such gate.
+     */
     double pool_tokens, rate_tokens_s, duration_s;
 };
 
-/* phi 0.80, kap 0.95, alpha 1, beta 0.90, 1..256 from 4, two windows of warm-up; deadline_s is the caller's to set. */
+/*
+ * phi 0.80, kap 0.95, alpha 1, beta 0.90, 1..256 from 4, two windows of warm-up; deadline_s is the
+ * caller's to set.
+ */
 void mt_admit_defaults(struct mt_admit_opts *o);
 
 /* One tick: all frames whose input was due within one T. */
 struct mt_admit_obs {
     double release_s, done_s; /* when the input was due, when the last output was ready */
     int sessions;             /* live, due or not */
+    /*
+     * Frames; where a beat lies on the border of two ticks, one has more than sessions and the next
+     * fewer.
+     */
     int due, ontime, late, skipped;
     double pool;        /* used share, NAN: unknown */
     double kv_tokens;   /* that all sessions together hold, NAN: unknown */
@@ -112,7 +122,10 @@ struct mt_admit_counts {
     int64_t grows, cuts, resends;
 };
 
-/* What the last MT_ADMIT_FIT windows say of the cost of a frame: c = a + b n, or c = a + b0 n + b1 tokens. */
+/*
+ * What the last MT_ADMIT_FIT windows say of the cost of a frame: c = a + b n, or c = a + b0 n + b1
+ * tokens.
+ */
 struct mt_admit_model {
     bool known, slow;        /* a and b; also b0 and b1 */
     double a_s, b_s;         /* the line through (due, latency) */
@@ -142,6 +155,7 @@ struct mt_admit {
     double release_s, due_s, finished_s; /* last tick; last with a frame due; last frame done */
     double injected_s;
     double pool, tokens;
+    double sent, live; /* fading sums of frames due, and of sessions */
     /* The window. */
     int m, misses, busiest, n_top;
     int partial; /* ticks in which too few sent */
@@ -159,15 +173,17 @@ struct mt_admit {
 int mt_admit_init(struct mt_admit *a, const struct mt_admit_opts *o, struct mt_err *e);
 
 /*
- * Take a tick. True if that made a decision (the end of a window, three late ticks in a row, a limit that has to be
- * sent again), which is then in *d. After a change of the limit, ticks that still show another one are not judged.
+ * Take a tick. True if that made a decision (the end of a window, three late ticks in a row, a
+ * limit that has to be sent again), which is then in *d. After a change of the limit, ticks that
+ * still show another one are not judged.
  */
 bool mt_admit_frame(struct mt_admit *a, const struct mt_admit_obs *o, struct mt_admit_decision *d);
 
 /*
- * At now_s frames of `sessions` sessions wait, the oldest for age_s (0: none waits, so that silence up to now is the
- * clients'). When it waits for more than 2 T and no other was finished either, that is a missed tick, one a T; after 5 T
- * the engine is stalled until a window has no miss. As mt_admit_frame.
+ * At now_s frames of `sessions` sessions wait, the oldest for age_s (0: none waits, so that silence
+ * up to now is the clients'). When it waits for more than 2 T and no other was finished either,
+ * that is a missed tick, one a T; after 5 T the engine is stalled until a window has no miss. As
+ * mt_admit_frame.
  */
 bool mt_admit_pending(struct mt_admit *a, double now_s, double age_s, int sessions,
                       struct mt_admit_decision *d);
@@ -179,7 +195,10 @@ void mt_admit_memory(struct mt_admit *a, int n_mem, double limit_tokens, double 
 void mt_admit_begin(const struct mt_admit *a, struct mt_admit_decision *d);
 void mt_admit_end(struct mt_admit *a, struct mt_admit_decision *d);
 
-/* Most sessions with c(n) <= share T by the model, MT_NO_LIMIT when it isn't known or nothing bounds them. */
+/*
+ * Most sessions with c(n) <= share T by the model, MT_NO_LIMIT when it isn't known or nothing
+ * bounds them.
+ */
 int64_t mt_admit_fits(const struct mt_admit *a, double share);
 
 /* ---- from frame records to observations: ticks.c ---- */
@@ -205,16 +224,11 @@ struct mt_ticks_counts {
     int64_t empty;          /* ticks without a frame between others */
 };
 
-/*
- * Records are put into ticks k = floor(release / T). Where all sessions keep one beat and that beat lies on the border,
- * so that frames fall on either side of it, ticks begin half a T later. Its members are its own.
- */
+/* Records are put into ticks k = floor(release / T); its members are its own. */
 struct mt_ticks {
     double deadline_s, common_s; /* T; the deadline that all records name */
     bool given, mixed;
     bool begun;
-    bool half;           /* ticks begin half a T later: the beat itself fell on the border */
-    int surplus, since;  /* ticks with more frames than sessions, among so many */
     int64_t base, shift; /* tick of open[0]; added so that time never goes back */
     struct mt_tick open[3];
     struct mt_admit_obs ready[8];
@@ -229,13 +243,13 @@ struct mt_ticks {
 /* deadline_s 0: that of the first record. */
 void mt_ticks_init(struct mt_ticks *t, double deadline_s);
 /*
- * Take a record; `cold` where its line says so. 0, or -ENODATA while there is no deadline: none was given and the
- * record has none. Then mt_ticks_next until it returns false.
+ * Take a record; `cold` where its line says so. 0, or -ENODATA while there is no deadline: none was
+ * given and the record has none. Then mt_ticks_next until it returns false.
  */
 int mt_ticks_record(struct mt_ticks *t, const struct mt_record *r, bool cold);
 /*
- * A status line of t_s. Returns the time to pass to mt_admit_pending, NAN when there is none (no T yet, or a clock that
- * went back). Ticks may become ready: take them first.
+ * A status line of t_s. Returns the time to pass to mt_admit_pending, NAN when there is none (no T
+ * yet, or a clock that went back). Ticks may become ready: take them first.
  */
 double mt_ticks_status(struct mt_ticks *t, double t_s);
 /* The next tick that is closed, in order. */

@@ -14,8 +14,9 @@ enum what { OVER, CROSSINGS };
 
 /*
  * sum_n pi_n P(Poisson(x) < n), or sum_n n pi_n P(Poisson(x) = n - 1), for an offered load nb. The
- * terms of the second are largest at sqrt(nb x), those of the first there or, beyond x, at nb; their
- * spread is below sqrt(n), so ten of these, and some for small n, leave out less than 1e-17 of them.
+ * terms of the second are largest at sqrt(nb x), those of the first there or, beyond x, at nb;
+ * their spread is below sqrt(n), so ten of these, and some for small n, leave out less than 1e-17
+ * of them.
  */
 static double sum(enum what what, double nb, double x, int64_t cap)
 {

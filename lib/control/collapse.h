@@ -1,8 +1,8 @@
 /*
  * collapse.h: how likely an unbounded cache is to fill its pool when calls come and go. Exact for
- * exponential durations: the tokens of n live sessions are then a sum of n exponential ages, and such
- * a sum is over the pool iff Poisson(X) < n, with X = C/(r D) the pool measured in mean sessions.
- * For every other law there is Monte Carlo.
+ * exponential durations: the tokens of n live sessions are then a sum of n exponential ages, and
+ * such a sum is over the pool iff Poisson(X) < n, with X = C/(r D) the pool measured in mean
+ * sessions. For every other law there is Monte Carlo.
  *
  * The sessions are those of open.h, Nb = lam D of them offered. Conventions are control.h's.
  */
@@ -75,9 +75,9 @@ struct mt_monte_carlo_result {
 };
 
 /*
- * From event to event (arrival, departure, horizon); in between the tokens grow linearly, so the time
- * of a crossing is solved, not stepped to. Same seed, same result, on every machine with the same
- * libm. -ENOMEM without memory.
+ * From event to event (arrival, departure, horizon); in between the tokens grow linearly, so the
+ * time of a crossing is solved, not stepped to. Same seed, same result, on every machine with the
+ * same libm. -ENOMEM without memory.
  */
 int mt_monte_carlo(const struct mt_monte_carlo *m, struct mt_monte_carlo_result *out);
 

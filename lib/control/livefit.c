@@ -1,6 +1,6 @@
 /*
- * livefit.c: the live fit by increments, its running form over a ring of batches, and the measures of
- * its error.
+ * livefit.c: the live fit by increments, its running form over a ring of batches, and the measures
+ * of its error.
  */
 #include "control/livefit.h"
 
@@ -171,9 +171,9 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
     step = fmax(0, t_s - from);
     grown = rho - l->rho;
     /*
-     * A frame takes blocks for its longest answer and gives back what a shorter one left: a small fall
-     * belongs to growth. A fall by more than a tenth of what a session holds in the mean is one that left
-     * while another came. The tolerance: a share printed with six decimals.
+     * A frame takes blocks for its longest answer and gives back what a shorter one left: a small
+     * fall belongs to growth. A fall by more than a tenth of what a session holds in the mean is
+     * one that left while another came. The tolerance: a share printed with six decimals.
      */
     counts = sessions == l->sessions &&
              grown >= -2e-6 - (sessions > 0 ? 0.1 * l->rho / (double)sessions : 0);

@@ -7,8 +7,8 @@
  * spurt of talk are nearly independent, and these are what is fitted here.
  *
  * Growth is counted per session-second, and only over steps in which the number of sessions stayed
- * and the pool did not shrink: then a step holds no freed and no borrowed blocks. So the fit survives
- * sessions that come and go; where none does it is the mean increment.
+ * and the pool did not shrink: then a step holds no freed and no borrowed blocks. So the fit
+ * survives sessions that come and go; where none does it is the mean increment.
  */
 #ifndef MT_LIVEFIT_H
 #define MT_LIVEFIT_H
@@ -35,11 +35,11 @@ struct mt_forecast {
 
 /*
  * The fit itself: batches i of growth dy_i (share of the pool) over x_i > 0 session-seconds, now n
- * sessions and rho. With g = sum dy/sum x, m = g n, s2 = n/(count - 1) sum (dy_i - g x_i)^2/x_i,
- * d = 1 - rho: t = d/m, and the interval is t (1 +/- k sqrt(s2/(m d) + s2/(m^2 tau))), tau = sum x/n,
- * k Student's for count - 1 degrees of freedom, its lower end not below 0. The first term is how the
- * rest of the way will wander, the second the error of the slope. For constant n and batches of ell
- * seconds, m = mean(dy)/ell and s2 = var(dy)/ell. Fills rho_per_s, sat_s, low_s, high_s alone.
+ * sessions and rho. With g = sum dy/sum x, m = g n, s2 = n/(count - 1) sum (dy_i - g x_i)^2/x_i, d
+ * = 1 - rho: t = d/m, and the interval is t (1 +/- k sqrt(s2/(m d) + s2/(m^2 tau))), tau = sum x/n,
+ * k Student's for count - 1 degrees of freedom, its lower end not below 0. The first term is how
+ * the rest of the way will wander, the second the error of the slope. For constant n and batches of
+ * ell seconds, m = mean(dy)/ell and s2 = var(dy)/ell. Fills rho_per_s, sat_s, low_s, high_s alone.
  * -EDOM for rho, n or x out of range.
  */
 int mt_live_fit(const double *dy, const double *x, int count, double n, double rho,
@@ -81,9 +81,9 @@ struct mt_forecast_score {
 };
 
 /*
- * Forecasts of one run or of many, each with the time at which its pool was full; those made then or
- * later are left out, as are those without an answer. A forecast of never has e = +Inf. p95 needs
- * count doubles of scratch. Without a point the shares are NaN.
+ * Forecasts of one run or of many, each with the time at which its pool was full; those made then
+ * or later are left out, as are those without an answer. A forecast of never has e = +Inf. p95
+ * needs count doubles of scratch. Without a point the shares are NaN.
  */
 void mt_forecast_score(const struct mt_forecast *f, const double *truth_s, size_t count,
                        double *scratch, struct mt_forecast_score *out);

@@ -1,7 +1,7 @@
 /*
- * monitor.c: records into observations of the live fit, and what else a report says: latency, misses
- * and the pace of sessions. That pace needs each session's first and last length within a batch, kept
- * in a table of fixed size; sessions that find no place in it are left out of the mean.
+ * monitor.c: records into observations of the live fit, and what else a report says: latency,
+ * misses and the pace of sessions. That pace needs each session's first and last length within a
+ * batch, kept in a table of fixed size; sessions that find no place in it are left out of the mean.
  */
 #include "control/monitor.h"
 
@@ -58,7 +58,9 @@ void mt_monitor_close(struct mt_monitor **m)
     *m = NULL;
 }
 
-/* A non-negative number of obj: 1 if there, 0 if absent or null, -EBADMSG if it is something else. */
+/*
+ * A non-negative number of obj: 1 if there, 0 if absent or null, -EBADMSG if it is something else.
+ */
 static int number(const json_t *obj, const char *key, double *out)
 {
     const json_t *v = json_object_get(obj, key);

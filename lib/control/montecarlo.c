@@ -1,7 +1,7 @@
 /*
  * montecarlo.c: the risk of a hit within a horizon, by playing calls that come and go. Only events
- * are visited. Between two of them n sessions add n seconds of call a second, so the moment at which
- * their sum of ages passes C/r is solved exactly. Nothing is evicted: a hit ends the run.
+ * are visited. Between two of them n sessions add n seconds of call a second, so the moment at
+ * which their sum of ages passes C/r is solved exactly. Nothing is evicted: a hit ends the run.
  */
 #include "control/collapse.h"
 #include "control/poisson.h"

@@ -223,7 +223,9 @@ static double cohort_peak(const struct mt_law *law)
     case MT_LAW_LOGNORMAL:
         break;
     }
-    /* A normal tail's logarithm is concave, so there is one peak. Where erfc is 0 the log is -Inf. */
+    /*
+     * A normal tail's logarithm is concave, so there is one peak. Where erfc is 0 the log is -Inf.
+     */
     for (int i = 0; i < 200; i++) {
         double p = hi - golden * (hi - lo), q = lo + golden * (hi - lo);
 

@@ -1,6 +1,6 @@
 /*
- * open.h: the pool when the number of sessions is not constant: calls arrive, last a while and
- * hang up. What the pool holds in the mean and how far it strays, when a ramp fills it, and the race
+ * open.h: the pool when the number of sessions is not constant: calls arrive, last a while and hang
+ * up. What the pool holds in the mean and how far it strays, when a ramp fills it, and the race
  * between filling and leaving.
  *
  * Conventions are control.h's: seconds, tokens, r tokens a second of one session, C tokens of pool;

@@ -1,6 +1,6 @@
 /*
- * points.c: frame records into measurements of a batch. Records are kept, a few dozen bytes each, as
- * the phase of the ticks is known only at the end.
+ * points.c: frame records into measurements of a batch. Records are kept, a few dozen bytes each,
+ * as the phase of the ticks is known only at the end.
  */
 #include "control/points.h"
 

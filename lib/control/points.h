@@ -1,9 +1,9 @@
 /*
- * points.h: points (n, x) for the fit of a frame's cost c(N) = a + b N, from frame records or as they
- * are given. A tick is one deadline long, and its boundary lies opposite to the mean phase of the
- * releases, so sessions in step are never cut apart. Its n is the frames served in it, its x the worst
- * latency of them; a tick with a frame that wasn't served is no measurement and left out, and so is
- * one with a cold frame ("cold":true).
+ * points.h: points (n, x) for the fit of a frame's cost c(N) = a + b N, from frame records or as
+ * they are given. A tick is one deadline long, and its boundary lies opposite to the mean phase of
+ * the releases, so sessions in step are never cut apart. Its n is the frames served in it, its x
+ * the worst latency of them; a tick with a frame that wasn't served is no measurement and left out,
+ * and so is one with a cold frame ("cold":true).
  */
 #ifndef MT_POINTS_H
 #define MT_POINTS_H

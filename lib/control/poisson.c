@@ -1,6 +1,6 @@
 /*
- * poisson.c: Poisson probabilities in log space. The naive k log m - m - log k! loses a digit of the
- * result for each digit of k; here the large terms cancel on paper, not in the machine.
+ * poisson.c: Poisson probabilities in log space. The naive k log m - m - log k! loses a digit of
+ * the result for each digit of k; here the large terms cancel on paper, not in the machine.
  */
 #include "control/poisson.h"
 

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "model/model.h"
+
 #define CONFIG_MAX (16 << 20) /* bytes; released ones have a few thousand */
 #define DIM_MAX    4096
 #define HIDDEN_MAX (1 << 20)
@@ -22,9 +24,10 @@
  * and not counted here.
  */
 static const struct mt_shape known[] = {
-    {"qwen2.5-omni-7b", 28, 4, 128, 25, 25, 2},  {"qwen2.5-omni-3b", 36, 2, 128, 25, 25, 2},
-    {"qwen3-omni-30b", 48, 4, 128, 12.5, 13, 1}, {"minicpm-o-4.5", 36, 8, 128, 10, 10, 1},
-    {"moshi-7b", 32, 32, 128, 12.5, 12.5, 0.08}, {"qwen2.5-omni-tiny", 4, 2, 32, 25, 25, 2},
+    {"qwen2.5-omni-7b", 28, 4, 128, 25, 25, 2},    {"qwen2.5-omni-3b", 36, 2, 128, 25, 25, 2},
+    {"qwen3-omni-30b", 48, 4, 128, 12.5, 13, 1},   {"minicpm-o-4.5", 36, 8, 128, 10, 10, 1},
+    {"moshi-7b", 32, 32, 128, 12.5, 12.5, 0.08},   {"qwen2.5-omni-tiny", 4, 2, 32, 25, 25, 2},
+    {"qwen2.5-omni-7b-tiny", 4, 2, 32, 25, 25, 2}, {"qwen2.5-omni-3b-tiny", 4, 2, 32, 25, 25, 2},
 };
 
 /* The beat by the beginning of a config's model_type. */
@@ -281,47 +284,21 @@ static int unknown_name(const char *spec, const char *name, struct mt_err *e)
     return mt_err_set(e, -ENOENT, "%s: no model or file '%s'; known models: %s", spec, name, names);
 }
 
-/* "NAME[,layers=N][,seed=N][,dtype=T]": seed and dtype are the weights', and there are none here.
- */
-static int open_synth(struct mt_shape *out, const char *spec, const char *list, struct mt_err *e)
+/* The seed and the type are the weights', and there are none here. */
+static int open_synth(struct mt_shape *out, const char *spec, struct mt_err *e)
 {
-    char *copy = strdup(list), *cursor = copy, *key, *value;
+    struct mt_synth_spec synth;
     struct mt_shape s;
-    int64_t v;
-    int rc = 0;
+    int rc;
 
-    if (!copy)
-        return mt_err_set(e, -ENOMEM, "%s: %s", spec, strerror(ENOMEM));
-    if (mt_parse_pair(&cursor, &key, &value) != 1 || value || mt_shape_by_name(&s, key) < 0) {
-        rc = unknown_name(spec, *list ? key : "", e);
-        goto done;
-    }
-    while (mt_parse_pair(&cursor, &key, &value)) {
-        if (!value) {
-            rc = mt_err_set(e, -EINVAL, "%s: '%s' has no value", spec, key);
-        } else if (!strcmp(key, "layers")) {
-            if (mt_parse_i64(value, 1, DIM_MAX, &v) < 0)
-                rc = mt_err_set(e, -EINVAL, "%s: layers '%s' is not a number in 1..%d", spec, value,
-                                DIM_MAX);
-            else
-                s.layers = (int)v;
-        } else if (!strcmp(key, "seed")) {
-            if (mt_parse_i64(value, 0, INT64_MAX, &v) < 0)
-                rc = mt_err_set(e, -EINVAL, "%s: seed '%s' is not a number from 0 up", spec, value);
-        } else if (!strcmp(key, "dtype")) {
-            if (strcmp(value, "f32") != 0 && strcmp(value, "bf16") != 0 &&
-                strcmp(value, "f16") != 0)
-                rc = mt_err_set(e, -EINVAL, "%s: dtype '%s' is not f32, bf16 or f16", spec, value);
-        } else {
-            rc = mt_err_set(e, -EINVAL, "%s: '%s' is not one of layers, seed, dtype", spec, key);
-        }
-        if (rc < 0)
-            goto done;
-    }
+    if ((rc = mt_synth_spec_parse(&synth, spec + strlen("synth:"), e)) < 0)
+        return rc;
+    if (mt_shape_by_name(&s, synth.name) < 0)
+        return unknown_name(spec, synth.name, e);
+    if (synth.layers)
+        s.layers = (int)synth.layers;
     *out = s;
-done:
-    free(copy);
-    return rc;
+    return 0;
 }
 
 int mt_shape_open(struct mt_shape *out, const char *spec, struct mt_err *e)
@@ -331,7 +308,7 @@ int mt_shape_open(struct mt_shape *out, const char *spec, struct mt_err *e)
     int rc;
 
     if (!strncmp(spec, "synth:", 6))
-        return open_synth(out, spec, spec + 6, e);
+        return open_synth(out, spec, e);
     if (mt_shape_by_name(out, spec) == 0)
         return 0;
     if (!strchr(spec, '/') && access(spec, F_OK) < 0)

@@ -118,7 +118,10 @@ static int arrive(struct sim *s, const struct event *e, struct mt_err *err)
     int64_t left = frames < 1e15 ? (int64_t)frames : INT64_MAX;
     if (left < 1)
         return mt_engine_end(s->eng, session, e->t);
-    /* Calls begin to speak on a grid of the beat, each at its own place on it; a frame later the first is whole. */
+    /*
+     * Calls begin to speak on a grid of the beat, each at its own place on it; a frame later the
+     * first is whole.
+     */
     double beat = (double)s->frame_ns, at = o->phase(o->ctx, e->call) * beat;
     int64_t first = llround(ceil(((double)e->t - at) / beat) * beat + at) + s->frame_ns;
     return push(s, (struct event){first, e->call, left, session});

@@ -1,7 +1,8 @@
 /*
- * ticks.c: frame records to observations. A frame belongs to the tick in which its input was due, whenever its record
- * comes: sessions need not be aligned, and records need not be in order. A tick is closed once nothing of it can be
- * missing (each live session answered), or when it has waited for two ticks. What comes later counts in the open one.
+ * ticks.c: frame records to observations. A frame belongs to the tick in which its input was due,
+ * whenever its record comes: sessions need not be aligned, and records need not be in order. A tick
+ * is closed once nothing of it can be missing (each live session answered), or when it has waited
+ * for two ticks. What comes later counts in the open one.
  */
 #include "control/admit.h"
 
@@ -10,16 +11,14 @@
 #include <string.h>
 
 /*
- * Releases on a beat of exactly T fall on the border of two ticks, and t and latency are rounded, by other tools to
- * whole ms: the border lies a little before the beat.
+ * Releases on a beat of exactly T fall on the border of two ticks, and t and latency are rounded,
+ * by other tools to whole ms: the border lies a little before the beat.
  */
 #define BORDER     (1.0 / 128)
 #define WAIT       2.0 /* T that a tick stays open for stragglers */
 #define BACK_T     5.0 /* t may be older than the newest one by as many T, */
 #define BACK_MIN_S 1.0 /* or by this; then the clock went back */
 #define TICK_MAX   1e15
-#define SURPLUS    1.2                      /* frames a session, from which a tick has too many; */
-enum { SURPLUS_MANY = 3, SURPLUS_OF = 20 }; /* as many such ticks among so many move the border */
 
 void mt_ticks_init(struct mt_ticks *t, double deadline_s)
 {
@@ -44,7 +43,7 @@ static void give(struct mt_ticks *t, const struct mt_tick *k)
     *o = (struct mt_admit_obs){
         .release_s = release,
         .done_s = release + x,
-        .sessions = k->sessions >= k->due ? k->sessions : k->due,
+        .sessions = k->sessions > 0 ? k->sessions : k->due,
         .due = k->due,
         .ontime = k->ontime,
         .late = k->late,
@@ -65,24 +64,10 @@ static void give(struct mt_ticks *t, const struct mt_tick *k)
     t->n_ready++;
 }
 
-/* A tick that has clearly more frames than sessions has some of its neighbours': see to it that this does not go on. */
-static void see_beat(struct mt_ticks *t, const struct mt_tick *k)
-{
-    t->surplus += SURPLUS * k->sessions < k->due;
-    if (t->surplus == SURPLUS_MANY) {
-        t->half = !t->half;
-        t->since = SURPLUS_OF;
-    }
-    if (++t->since >= SURPLUS_OF)
-        t->since = t->surplus = 0;
-}
-
 static void close_oldest(struct mt_ticks *t)
 {
-    if (t->open[0].used) {
+    if (t->open[0].used)
         give(t, &t->open[0]);
-        see_beat(t, &t->open[0]);
-    }
     t->open[0] = t->open[1];
     t->open[1] = t->open[2];
     t->open[2] = (struct mt_tick){0};
@@ -100,8 +85,8 @@ static bool whole(const struct mt_tick *k)
 }
 
 /*
- * Close what is whole, and what has waited long enough at t_s. A session's frames come in order: when all have answered
- * in a tick, one before it without any record will have none.
+ * Close what is whole, and what has waited long enough at t_s. A session's frames come in order:
+ * when all have answered in a tick, one before it without any record will have none.
  */
 static void close_done(struct mt_ticks *t, double t_s)
 {
@@ -117,10 +102,13 @@ static void close_done(struct mt_ticks *t, double t_s)
 
 static int64_t tick_of(const struct mt_ticks *t, double release_s)
 {
-    return (int64_t)floor(release_s / t->deadline_s + BORDER + (t->half ? 0.5 : 0));
+    return (int64_t)floor(release_s / t->deadline_s + BORDER);
 }
 
-/* The tick for index k, which may close older ones. Those of a closed tick go into the oldest that is open. */
+/*
+ * The tick for index k, which may close older ones. Those of a closed tick go into the oldest that
+ * is open.
+ */
 static struct mt_tick *place(struct mt_ticks *t, int64_t k, bool *own)
 {
     if (!t->begun)
@@ -160,7 +148,10 @@ static void count(struct mt_ticks *t, const struct mt_record *r, bool contradict
     c->contradictions += contradiction;
 }
 
-/* False for a record that says nothing of the engine: not admitted, or dropped because nobody listens any more. */
+/*
+ * False for a record that says nothing of the engine: not admitted, or dropped because nobody
+ * listens any more.
+ */
 static bool is_due(const struct mt_record *r)
 {
     static const char *const left[] = {"gone", "idle", "shutdown"};

@@ -1,7 +1,7 @@
 /*
- * wall.c: behind the wall. Per second N sessions want N r new tokens; each eviction of v tokens makes
- * room for that many and costs v c_p later, so recomputing takes N r c_p of every second, however
- * much is evicted at once.
+ * wall.c: behind the wall. Per second N sessions want N r new tokens; each eviction of v tokens
+ * makes room for that many and costs v c_p later, so recomputing takes N r c_p of every second,
+ * however much is evicted at once.
  */
 #include "control/wall.h"
 

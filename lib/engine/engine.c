@@ -1,6 +1,6 @@
 /*
- * engine.c: the engine from outside: its memory plan, admission, audio in, and leaving. What happens
- * between is in scheduler.c.
+ * engine.c: the engine from outside: its memory plan, admission, audio in, and leaving. What
+ * happens between is in scheduler.c.
  */
 #include <errno.h>
 #include <math.h>
@@ -276,7 +276,9 @@ static int refuse(struct mt_engine *eng, const char *why, const char **reason, d
     return -EAGAIN;
 }
 
-/* Sessions that may come now: the one that is earned in PACE_FRAMES frames, and PACE_BURST at most. */
+/*
+ * Sessions that may come now: the one that is earned in PACE_FRAMES frames, and PACE_BURST at most.
+ */
 static double pace_at(const struct mt_engine *eng, int64_t now)
 {
     double earned = (double)(now - eng->pace_ns) / 1e9 / (PACE_FRAMES * eng->plan.frame_s);

@@ -2,8 +2,9 @@
  * scheduler.c: one pass over all sessions with work, earliest deadline first: begin frames that are
  * complete, encode some, run one ragged step of prefill and decoding, answer what is done.
  *
- * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks of
- * the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has them.
+ * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks
+ * of the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has
+ * them.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -21,37 +21,6 @@ static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
-static int synth_options(char *list, uint64_t *seed, int64_t *layers, enum mt_dtype *type,
-                         struct mt_err *e)
-{
-    char *key, *value;
-    int64_t n;
-
-    while (mt_parse_pair(&list, &key, &value)) {
-        const char *v = value ? value : "";
-        if (!strcmp(key, "seed")) {
-            if (mt_parse_i64(v, 0, INT64_MAX, &n) < 0)
-                return mt_err_set(e, -EINVAL, "seed=%s is not a number from 0 on", v);
-            *seed = (uint64_t)n;
-        } else if (!strcmp(key, "layers")) {
-            if (mt_parse_i64(v, 1, 1024, layers) < 0)
-                return mt_err_set(e, -EINVAL, "layers=%s is not a number in 1..1024", v);
-        } else if (!strcmp(key, "dtype")) {
-            if (!strcmp(v, "f32"))
-                *type = MT_F32;
-            else if (!strcmp(v, "bf16"))
-                *type = MT_BF16;
-            else if (!strcmp(v, "f16"))
-                *type = MT_F16;
-            else
-                return mt_err_set(e, -EINVAL, "dtype=%s is not f32, bf16 or f16", v);
-        } else {
-            return mt_err_set(e, -EINVAL, "unknown key '%s' (seed, layers, dtype)", key);
-        }
-    }
-    return 0;
-}
-
 static const struct mt_synth_shape *find_shape(const char *name, const struct mt_family **family)
 {
     for (size_t i = 0; i < MT_COUNT(families); i++)
@@ -77,29 +46,22 @@ static int unknown_shape(const char *name, struct mt_err *e)
 
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
 {
-    char buf[256], *cursor = buf, *name, *value;
-    uint64_t seed = 1;
-    int64_t layers = 0;
-    enum mt_dtype type = MT_BF16;
+    const struct mt_synth_shape *shape;
+    struct mt_synth_spec s;
     int rc;
 
-    if (snprintf(buf, sizeof(buf), "%s", spec) >= (int)sizeof(buf))
-        return mt_err_set(e, -EINVAL, "synth:%.40s…: too long", spec);
-    if (!mt_parse_pair(&cursor, &name, &value) || value)
-        return unknown_shape(spec, e);
-    const struct mt_synth_shape *shape = find_shape(name, &m->family);
-    if (!shape)
-        return unknown_shape(name, e);
-    if ((rc = synth_options(cursor, &seed, &layers, &type, e)) < 0)
+    if ((rc = mt_synth_spec_parse(&s, spec, e)) < 0)
         return rc;
+    if (!(shape = find_shape(s.name, &m->family)))
+        return unknown_shape(s.name, e);
     json_t *config = json_loads(shape->config, 0, NULL);
     json_t *thinker = json_object_get(config, "thinker_config");
-    if (layers)
+    if (s.layers)
         json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
-                            json_integer(layers));
+                            json_integer(s.layers));
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
     m->synthetic = true;
-    rc = mt_weights_open_synth(&m->weights, seed, type, e);
+    rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
     if (rc == 0)
         rc = m->family->open(m, config, shape->name, e);
     json_decref(config);

@@ -10,7 +10,9 @@ static const char *const arrivals[] = {"all", "ramp", "poisson"};
 static const char *const lengths[] = {"file", "fixed", "exp"};
 static const char *const phases[] = {"spread", "locked", "random"};
 
-/* Index of the word of arg among three; *value is what stands behind its colon, NULL for the first. */
+/*
+ * Index of the word of arg among three; *value is what stands behind its colon, NULL for the first.
+ */
 static int kind(struct argp_state *st, const char *name, const char *arg,
                 const char *const words[3], const char *forms, const char **value)
 {

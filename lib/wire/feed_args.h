@@ -1,5 +1,6 @@
 /*
- * feed_args.h: the options that say who calls when, for the tools that feed or simulate calls. A wrong word is argp_error.
+ * feed_args.h: the options that say who calls when, for the tools that feed or simulate calls. A
+ * wrong word is argp_error.
  */
 #ifndef MT_FEED_ARGS_H
 #define MT_FEED_ARGS_H

@@ -1,6 +1,7 @@
 /*
- * reel.c: the files of a run, and the tapes that read them. A file is a clip (decoded once, shared),
- * a file that each tape reads for itself, or a pipe, which only one tape can read and only once.
+ * reel.c: the files of a run, and the tapes that read them. A file is a clip (decoded once,
+ * shared), a file that each tape reads for itself, or a pipe, which only one tape can read and only
+ * once.
  */
 #include "wire/reel.h"
 #include "wire/reel_pipe.h"
@@ -18,6 +19,7 @@ struct source {
     float *pcm;
     int64_t n;
     struct mt_reel_pipe *pipe;
+    bool short_told;
 };
 
 struct mt_reel {
@@ -28,6 +30,8 @@ struct mt_reel {
     bool has_raw;
     struct mt_raw_format raw;
     int64_t held; /* samples in clips */
+    void (*note)(void *ctx, enum mt_level level, const char *text);
+    void *ctx;
 };
 
 struct mt_tape {
@@ -59,10 +63,20 @@ static bool is_pipe(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
+/* A source was read to its end: is that all that it promised? */
+static void tell_short(const struct mt_reel *r, struct source *s, int is_short,
+                       const struct mt_err *why)
+{
+    if (is_short && !s->short_told && r->note)
+        r->note(r->ctx, MT_WARN, why->text);
+    s->short_told = true;
+}
+
 /* The rest of a sound, converted, as one clip of at most max samples. Takes the sound. */
-static int read_clip(struct source *s, struct mt_sound *sound, int rate_hz, int64_t max,
+static int read_clip(const struct mt_reel *r, struct source *s, struct mt_sound *sound, int64_t max,
                      struct mt_err *e)
 {
+    struct mt_err why = {0};
     struct mt_resampler *conv = NULL;
     float *in = malloc(READ_SAMPLES * sizeof(*in));
     int64_t n = -1, cap = 0;
@@ -72,7 +86,7 @@ static int read_clip(struct source *s, struct mt_sound *sound, int rate_hz, int6
         rc = -ENOMEM;
         goto done;
     }
-    rc = mt_resampler_new(&conv, mt_sound_info(sound)->rate_hz, rate_hz, e);
+    rc = mt_resampler_new(&conv, mt_sound_info(sound)->rate_hz, r->rate_hz, e);
     while (rc == 0 && n != 0) {
         const float *out;
         int64_t n_out;
@@ -90,7 +104,7 @@ static int read_clip(struct source *s, struct mt_sound *sound, int rate_hz, int6
             break;
         }
         if (s->n + n_out > cap) {
-            int64_t want = cap * 2 > s->n + n_out ? cap * 2 : s->n + n_out + rate_hz;
+            int64_t want = cap * 2 > s->n + n_out ? cap * 2 : s->n + n_out + r->rate_hz;
             float *bigger = realloc(s->pcm, mt_mul((size_t)want, sizeof(*bigger)));
 
             if (!bigger) {
@@ -104,6 +118,8 @@ static int read_clip(struct source *s, struct mt_sound *sound, int rate_hz, int6
             memcpy(s->pcm + s->n, out, (size_t)n_out * sizeof(*out));
         s->n += n_out;
     }
+    if (rc == 0)
+        tell_short(r, s, mt_sound_short(sound, &why), &why);
     if (rc == 0 && s->n < cap && s->n > 0) {
         float *exact = realloc(s->pcm, (size_t)s->n * sizeof(*exact));
 
@@ -139,13 +155,16 @@ static int source_open(struct mt_reel *r, struct source *s, const struct mt_reel
     s->kind = is_pipe(s->path) ? SOURCE_PIPE : SOURCE_FILE;
     if (!o->shared && s->kind == SOURCE_PIPE)
         return mt_reel_pipe_open(&s->pipe, sound, r->rate_hz, e);
-    /* A single tape reads a file as it goes; and what is known to be too long is not decoded to find out. */
+    /*
+     * A single tape reads a file as it goes; and what is known to be too long is not decoded to
+     * find out.
+     */
     if (s->kind == SOURCE_FILE &&
         (!o->shared || info->frames / info->rate_hz > room / r->rate_hz)) {
         mt_sound_close(&sound);
         return 0;
     }
-    rc = read_clip(s, sound, r->rate_hz, room, &err);
+    rc = read_clip(r, s, sound, room, &err);
     if (rc == -E2BIG && s->kind == SOURCE_FILE)
         return 0;
     if (rc == -E2BIG)
@@ -173,6 +192,8 @@ int mt_reel_open(struct mt_reel **out, const char *const *paths, int n,
     if (!r->source)
         goto fail;
     r->rate_hz = o->rate_hz;
+    r->note = o->note;
+    r->ctx = o->ctx;
     r->exact16 = true;
     if (o->raw) {
         r->has_raw = true;
@@ -266,9 +287,10 @@ static void next_source(struct mt_tape *t)
 }
 
 /* From a file that this tape reads for itself. */
-static int64_t read_file(struct mt_tape *t, const struct source *s, float *out, int64_t n,
+static int64_t read_file(struct mt_tape *t, struct source *s, float *out, int64_t n,
                          struct mt_err *e)
 {
+    struct mt_err why = {0};
     int rc;
 
     if (!t->sound) {
@@ -284,6 +306,8 @@ static int64_t read_file(struct mt_tape *t, const struct source *s, float *out, 
         if (got < 0)
             return got;
         t->flushed = got == 0;
+        if (t->flushed)
+            tell_short(t->reel, s, mt_sound_short(t->sound, &why), &why);
         rc = mt_resampler_push(t->conv, got ? t->in : NULL, got, &t->out, &t->n_out);
         if (rc < 0)
             return mt_err_set(e, rc, "%s: cannot convert the rate", s->path);
@@ -322,6 +346,8 @@ int64_t mt_tape_read(struct mt_tape *t, float *out, int64_t n, struct mt_err *e)
             return mt_err_set(e, (int)got, "%s%s", err.code ? err.text : s->path,
                               err.code ? "" : ": cannot be read");
         }
+        if (s->kind == SOURCE_PIPE)
+            tell_short(t->reel, s, mt_reel_pipe_short(s->pipe, &err), &err);
         next_source(t);
         /* Files that were emptied while they went round must not keep this busy for ever. */
         if (++empty > t->reel->n_sources) {

@@ -1,7 +1,8 @@
 /*
- * reel_pipe.c: a thread reads and converts a pipe into a ring of a few seconds, so that whoever keeps
- * the beat never waits for it. An eventfd is readable while there is something to take (samples, the
- * end, an error). A full ring makes the thread wait, and with it whoever writes into the pipe.
+ * reel_pipe.c: a thread reads and converts a pipe into a ring of a few seconds, so that whoever
+ * keeps the beat never waits for it. An eventfd is readable while there is something to take
+ * (samples, the end, an error). A full ring makes the thread wait, and with it whoever writes into
+ * the pipe.
  */
 #include "wire/reel_pipe.h"
 
@@ -27,7 +28,7 @@ struct mt_reel_pipe {
     int64_t size, head, n; /* of the ring, in samples */
     int64_t began_ns;
     bool ended;
-    struct mt_err err;
+    struct mt_err err, short_of; /* how it failed; what mt_sound_short said at its end */
     bool left; /* the reader is gone: the thread ends, and frees this, when its read returns */
 };
 
@@ -89,7 +90,7 @@ static bool ring_put(struct mt_reel_pipe *p, const float *x, int64_t n)
 static void *read_all(void *arg)
 {
     struct mt_reel_pipe *p = arg;
-    struct mt_err err = {0};
+    struct mt_err err = {0}, short_of = {0};
     bool more = true;
 
     while (more) {
@@ -107,11 +108,14 @@ static void *read_all(void *arg)
             mt_err_set(&err, rc, "cannot convert the rate: %s", strerror(-rc));
             break;
         }
+        if (n == 0)
+            mt_sound_short(p->sound, &short_of);
         more = ring_put(p, out, n_out) && n > 0;
     }
     pthread_mutex_lock(&p->lock);
     p->ended = true;
     p->err = err;
+    p->short_of = short_of;
     signal_reader(p);
     if (p->left) {
         pthread_mutex_unlock(&p->lock);
@@ -175,7 +179,9 @@ void mt_reel_pipe_close(struct mt_reel_pipe **pp)
     *pp = NULL;
     if (!p)
         return;
-    /* A read that waits for input can't be called back: then the thread frees what it still uses. */
+    /*
+     * A read that waits for input can't be called back: then the thread frees what it still uses.
+     */
     pthread_mutex_lock(&p->lock);
     p->left = true;
     ended = p->ended;
@@ -228,4 +234,12 @@ int64_t mt_reel_pipe_began_ns(struct mt_reel_pipe *p)
     t = p->began_ns;
     pthread_mutex_unlock(&p->lock);
     return t;
+}
+
+int mt_reel_pipe_short(struct mt_reel_pipe *p, struct mt_err *out)
+{
+    pthread_mutex_lock(&p->lock);
+    *out = p->short_of;
+    pthread_mutex_unlock(&p->lock);
+    return out->code != 0;
 }

@@ -14,6 +14,8 @@ int mt_reel_pipe_open(struct mt_reel_pipe **out, struct mt_sound *sound, int rat
 void mt_reel_pipe_close(struct mt_reel_pipe **p);
 /* As mt_tape_read. */
 int64_t mt_reel_pipe_read(struct mt_reel_pipe *p, float *out, int64_t n, struct mt_err *e);
+/* At its end: as mt_sound_short. */
+int mt_reel_pipe_short(struct mt_reel_pipe *p, struct mt_err *out);
 int mt_reel_pipe_fd(const struct mt_reel_pipe *p);
 int64_t mt_reel_pipe_began_ns(struct mt_reel_pipe *p);
 

@@ -1,6 +1,7 @@
 /*
- * requests.c: what a client says: a call's open, audio and end, and the requests of a control client, each turned into
- * mail for the engine's thread. An object that does not belong there ends its connection with the reason.
+ * requests.c: what a client says: a call's open, audio and end, and the requests of a control
+ * client, each turned into mail for the engine's thread. An object that does not belong there ends
+ * its connection with the reason.
  */
 #include "wire/conn.h"
 
@@ -9,7 +10,10 @@
 #include <string.h>
 
 enum {
-    /* Unaccepted bytes at which a live session is no longer read: LIVE_HOLD_S of its audio, in these bounds. */
+    /*
+     * Unaccepted bytes at which a live session is no longer read: LIVE_HOLD_S of its audio, in
+     * these bounds.
+     */
     LIVE_HOLD_MIN = 1 << 20,
     LIVE_HOLD_MAX = 16 << 20,
     LIVE_HOLD_S = 30,

@@ -149,12 +149,27 @@ feed() {
   run -1 --separate-stderr mt-feed - </dev/null
   [ -z "$output" ]
   [[ "$stderr" == *empty* ]]
-  [ "$(head -c 1044 good.wav | feed -)" = "s16le 500" ]
-  head -c 1045 good.wav >cut.wav
-  [ "$(feed cut.wav)" = "s16le 500" ]
   wav s16 16000 1 0 >silent.wav
   run -1 --separate-stderr mt-feed --loop silent.wav
   [[ "$stderr" == *silent.wav*repeat* ]]
+}
+
+@test "mt-feed: a file that was cut is sent to the cut, and that is said once" {
+  wav s16 16000 1 1000 >good.wav
+  head -c 1045 good.wav >cut.wav
+  head -c 60000 "$DATA/jfk.flac" >cut.flac
+  wav s16 16000 1 0 >silent.wav
+  local said="ends after 500 of the 1000 samples in its header"
+  [ "$(feed cut.wav 2>err)" = "s16le 500" ]
+  [ "$(cat err)" = "mt-feed: cut.wav: $said" ]
+  [ "$(feed --seconds 1 cut.wav 2>err)" = "s16le 16000" ]
+  [ "$(cat err)" = "mt-feed: cut.wav: $said" ]
+  [ "$(head -c 1044 good.wav | feed - 2>err)" = "s16le 500" ]
+  [ "$(cat err)" = "mt-feed: stdin: $said" ]
+  run -0 --separate-stderr mt-feed silent.wav good.wav
+  [ "$stderr" = "mt-feed: silent.wav: holds not one sample" ]
+  run -0 --separate-stderr bash -c 'mt-feed cut.flac >/dev/null'
+  [[ "$stderr" == "mt-feed: cut.flac: ends after "*" of the 176000 samples in its header" ]]
 }
 
 @test "mt-feed: a damaged file is sent as far as it goes, and is a failure" {

@@ -1,6 +1,7 @@
 /*
- * fuzz_records.c: lines of records to all that read them: the trace, the monitor, the cost fit. Whatever
- * they say, what comes out is in range: shares in 0..1, times that are not negative, intervals in order.
+ * fuzz_records.c: lines of records to all that read them: the trace, the monitor, the cost fit.
+ * Whatever they say, what comes out is in range: shares in 0..1, times that are not negative,
+ * intervals in order.
  */
 #include "control/control.h"
 #include "control/monitor.h"

@@ -1,6 +1,7 @@
 /*
- * plant.h: a machine that serves frames, in virtual time: c(n) = a + b n (and a part that grows with the tokens held),
- * demand that always waits, one admission in 5 frames, calls that end at random. What a controller is tried on.
+ * plant.h: a machine that serves frames, in virtual time: c(n) = a + b n (and a part that grows
+ * with the tokens held), demand that always waits, one admission in 5 frames, calls that end at
+ * random. What a controller is tried on.
  */
 #ifndef MT_TEST_PLANT_H
 #define MT_TEST_PLANT_H
@@ -153,7 +154,10 @@ static inline void pool_grow(struct pool *q, int i)
     c->len++;
 }
 
-/* Seconds of recomputing for those who come back, the oldest first: who does not fit yet keeps the others waiting. */
+/*
+ * Seconds of recomputing for those who come back, the oldest first: who does not fit yet keeps the
+ * others waiting.
+ */
 static inline double pool_return(struct pool *q)
 {
     double s = 0;

@@ -1,6 +1,7 @@
 /*
- * test_admit.c: the law of admission in virtual time, case by case, on plants whose right answer is known: 29 or 30
- * sessions of the reference plant (80 ms frames that cost 20 + 1.5 n ms) fit below 0.8 of the deadline.
+ * test_admit.c: the law of admission in virtual time, case by case, on plants whose right answer is
+ * known: 29 or 30 sessions of the reference plant (80 ms frames that cost 20 + 1.5 n ms) fit below
+ * 0.8 of the deadline.
  */
 #include "tests/unit/plant.h"
 
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -561,8 +563,8 @@ static void test_silence_alone_never_cuts(void **state)
 }
 
 /*
- * One skipped frame each tick: a step of 10 ms does not make it good. A session that is skipped 25 times in a row is
- * closed, which is the engine's part; n follows the cap, since people leave.
+ * One skipped frame each tick: a step of 10 ms does not make it good. A session that is skipped 25
+ * times in a row is closed, which is the engine's part; n follows the cap, since people leave.
  */
 static void test_a_skipped_frame_is_a_miss(void **state)
 {
@@ -682,7 +684,9 @@ static void test_memory_is_a_ceiling(void **state)
     assert_int_equal(a.limit, 9);
 }
 
-/* Unbounded sessions are admitted only while the pool carries all of them for two mean durations. */
+/*
+ * Unbounded sessions are admitted only while the pool carries all of them for two mean durations.
+ */
 static void test_the_gate_of_an_unbounded_pool(void **state)
 {
     (void)state;
@@ -715,7 +719,10 @@ static double jain(double x, double y)
     return (x + y) * (x + y) / (2 * (x * x + y * y));
 }
 
-/* Windows after the warm-up until two controllers from 20 and 4 are as equal as asked; whole: n is a whole number. */
+/*
+ * Windows after the warm-up until two controllers from 20 and 4 are as equal as asked; whole: n is
+ * a whole number.
+ */
 static int windows_to_share(bool whole, double index, double apart)
 {
     struct mt_admit_opts o = options();
@@ -785,7 +792,7 @@ static void test_the_fit_of_measured_points(void **state)
     assert_int_equal(mt_admit_fits(&a, 0.95), 36);
 }
 
-/* A17: 0 allocations is the linker's to show: admit.c calls nothing but libm and memset. */
+/* A17 */
 static void test_a_step_is_cheap(void **state)
 {
     struct mt_admit_opts o = options();
@@ -810,10 +817,13 @@ static void test_a_step_is_cheap(void **state)
             mt_admit_frame(&a, &ob, &d);
         }
         begin(&a, &o);
+        size_t heap = mallinfo2().uordblks;
+
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
         for (size_t i = 0; i < MT_COUNT(seen); i++)
             mt_admit_frame(&a, &seen[i], &d);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+        assert_int_equal(mallinfo2().uordblks, heap);
         best = fmin(best,
                     ((double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec)) /
                         (double)MT_COUNT(seen));
@@ -1044,7 +1054,10 @@ static void test_records_unaligned_and_out_of_order(void **state)
     assert_int_equal(l.a.counts.cuts, 0);
 }
 
-/* One beat for all, on the border of two ticks, off by up to 3 ms: their frames must not look like half of the sessions. */
+/*
+ * One beat for all, on the border of two ticks, off by up to 3 ms: their frames must not look like
+ * half of the sessions.
+ */
 static void test_a_beat_on_the_border(void **state)
 {
     struct mt_admit_opts o = options();

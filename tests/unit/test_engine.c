@@ -1,6 +1,7 @@
 /*
- * test_engine.c: the engine in virtual time on the tiny synthetic model: policies and the pool, a collapse
- * where the formula says, bits that depend on nobody else, one record a frame, admission and leaving.
+ * test_engine.c: the engine in virtual time on the tiny synthetic model: policies and the pool, a
+ * collapse where the formula says, bits that depend on nobody else, one record a frame, admission
+ * and leaving.
  */
 #include <errno.h>
 #include <math.h>
@@ -287,7 +288,10 @@ static void test_pool(void **state)
 
 /* ---- the collapse ---- */
 
-/* With locked phases the first frame that stalls is the first that the formula's tokens don't fit into. */
+/*
+ * With locked phases the first frame that stalls is the first that the formula's tokens don't fit
+ * into.
+ */
 static void collapse(int n, int64_t blocks, bool silent)
 {
     struct world w;
@@ -385,7 +389,10 @@ static void test_stall_recovers(void **state)
 
 /* ---- bounded ---- */
 
-/* --close-stalled: after so many skipped frames in a row the session is closed, and its memory is the others'. */
+/*
+ * --close-stalled: after so many skipped frames in a row the session is closed, and its memory is
+ * the others'.
+ */
 static void test_stalled_are_closed(void **state)
 {
     (void)state;
@@ -593,7 +600,10 @@ static void test_company(void **state)
     company("unbounded", MT_MODE_TURN, 1000, 100);
 }
 
-/* Others stall, since their long answers don't fit any more, while a session with short ones goes on. */
+/*
+ * Others stall, since their long answers don't fit any more, while a session with short ones goes
+ * on.
+ */
 static void test_stalled_company(void **state)
 {
     struct world alone, w;
@@ -712,7 +722,10 @@ static void test_modes(void **state)
     end(&w);
 }
 
-/* A rest is a frame too, however short; the end alone completes a frame that waited for its lookahead. */
+/*
+ * A rest is a frame too, however short; the end alone completes a frame that waited for its
+ * lookahead.
+ */
 static void test_last_frame(void **state)
 {
     static const struct {
@@ -788,7 +801,9 @@ static void test_late_and_shortened(void **state)
     end(&w);
 }
 
-/* A live session whose backlog is full loses its oldest frames, each with a record; a file waits. */
+/*
+ * A live session whose backlog is full loses its oldest frames, each with a record; a file waits.
+ */
 static void test_backlog(void **state)
 {
     struct world w;
@@ -1005,7 +1020,9 @@ static void test_session_options(void **state)
     end(&w);
 }
 
-/* A frame that is dropped between its begin and its encoding gives back the blocks it was promised. */
+/*
+ * A frame that is dropped between its begin and its encoding gives back the blocks it was promised.
+ */
 static void test_dropped_frame_gives_back(void **state)
 {
     struct world w;
@@ -1034,7 +1051,10 @@ static void test_dropped_frame_gives_back(void **state)
     end(&w);
 }
 
-/* What a session costs is all of it: its block table, too, which an unbounded one has for the whole pool. */
+/*
+ * What a session costs is all of it: its block table, too, which an unbounded one has for the whole
+ * pool.
+ */
 static void test_plan_counts_tables(void **state)
 {
     int64_t bytes[2];

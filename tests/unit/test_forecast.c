@@ -554,7 +554,10 @@ static void test_monte_carlo_figures(void **state)
     assert_figure(&r, 0.0043, 0.0003);
 }
 
-/* With other numbers: the share of steady states over the pool, and crossings, are those of the sums. */
+/*
+ * With other numbers: the share of steady states over the pool, and crossings, are those of the
+ * sums.
+ */
 static void test_monte_carlo_against_exact(void **state)
 {
     uint64_t r = 4;
@@ -595,7 +598,9 @@ static void test_monte_carlo_against_exact(void **state)
     }
 }
 
-/* N kept constant: exponential calls against the exact figure, and the moment at which they fill. */
+/*
+ * N kept constant: exponential calls against the exact figure, and the moment at which they fill.
+ */
 static void test_monte_carlo_constant(void **state)
 {
     struct mt_monte_carlo m = {.open = calls(32.768 * 12.5 * 120), .steady = true, .runs = 40000};

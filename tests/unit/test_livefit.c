@@ -198,8 +198,10 @@ static void test_given_back(void **state)
 
 static void test_churn(void **state)
 {
-    /* With a mean call of ten minutes, replaced at once, the pool still fills; what leaves makes the
-     * truth later than the growth alone says, never earlier. The growth must be right. */
+    /*
+     * With a mean call of ten minutes, replaced at once, the pool still fills; what leaves makes
+     * the truth later than the growth alone says, never earlier. The growth must be right.
+     */
     struct mt_live *l;
     struct mt_forecast f;
     uint64_t r = 5;
@@ -308,7 +310,10 @@ static void test_long_history(void **state)
 
 static void test_score(void **state)
 {
-    /* Truth at 100: predicted 45, 55 and 60 from 50, 50 and 60; one without an answer, one too late. */
+    /*
+     * Truth at 100: predicted 45, 55 and 60 from 50, 50 and 60; one without an answer, one too
+     * late.
+     */
     const struct mt_forecast f[] = {
         {.t_s = 50, .sat_s = 45, .low_s = 40, .high_s = 51},
         {.t_s = 50, .sat_s = 55, .low_s = 51, .high_s = 60},

@@ -1,5 +1,6 @@
 /*
- * test_monitor.c: records of made-up runs through the monitor and into measurements of a frame's cost.
+ * test_monitor.c: records of made-up runs through the monitor and into measurements of a frame's
+ * cost.
  */
 #include "control/monitor.h"
 #include "control/points.h"
@@ -261,7 +262,9 @@ static void test_pairs(void **state)
     assert_null(t);
 }
 
-/* Sessions in step, released with a little jitter around any phase of the tick, the boundary's too. */
+/*
+ * Sessions in step, released with a little jitter around any phase of the tick, the boundary's too.
+ */
 static void test_ticks(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_simulate.c: the simulator: its collapse where the formula says, its latency as the cost model says, the same
- * records for the same seed, and many frames in little time.
+ * test_simulate.c: the simulator: its collapse where the formula says, its latency as the cost
+ * model says, the same records for the same seed, and many frames in little time.
  */
 #include <errno.h>
 #include <math.h>
@@ -112,7 +112,10 @@ static void run(const struct mt_sim_opts *o, struct mt_engine_stats *st)
         fail_msg("%s", e.text);
 }
 
-/* Two tokens a beat a session (one heard, one said): the first allocation fails in the beat of the exact formula. */
+/*
+ * Two tokens a beat a session (one heard, one said): the first allocation fails in the beat of the
+ * exact formula.
+ */
 static void test_collapse(void **state)
 {
     struct seen s;

@@ -404,8 +404,8 @@ static void test_record_parse(void **state)
 /* ---- a scripted engine ---- */
 
 /*
- * Frames of 160 samples and 40 of lookahead at 16 kHz, answered one a tick. The tests hold its hands:
- * stuck (a tick does not return), still (it answers nothing), full (it takes no audio).
+ * Frames of 160 samples and 40 of lookahead at 16 kHz, answered one a tick. The tests hold its
+ * hands: stuck (a tick does not return), still (it answers nothing), full (it takes no audio).
  */
 enum { RATE = 16000, FRAME = 160, AHEAD = 40, BACKLOG = 4, SESSIONS = 128 };
 
@@ -1034,7 +1034,9 @@ static void test_live_is_read(void **state)
     WAIT_FOR(atomic_load(&r->eng.gone) == 1);
 }
 
-/* Gone without a word: also while the server doesn't read the connection, or has nothing to write. */
+/*
+ * Gone without a word: also while the server doesn't read the connection, or has nothing to write.
+ */
 static void test_vanish(void **state)
 {
     struct rig *r = *state;

@@ -1,6 +1,6 @@
 /*
- * args.c: those options of mt-predict that are more than one number or word. Each ends the call with
- * a line that says what was expected, as base/args.h does for the simple ones.
+ * args.c: those options of mt-predict that are more than one number or word. Each ends the call
+ * with a line that says what was expected, as base/args.h does for the simple ones.
  */
 #include "tools/predict/predict.h"
 

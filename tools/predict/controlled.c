@@ -1,6 +1,6 @@
 /*
- * controlled.c: mt-admit's law in the loop of a simulation: it sees the records as they are made, and sets the cap of the
- * engine that made them.
+ * controlled.c: mt-admit's law in the loop of a simulation: it sees the records as they are made,
+ * and sets the cap of the engine that made them.
  */
 #include "tools/predict/controlled.h"
 

@@ -1,5 +1,6 @@
 /*
- * controlled.h: mt-admit's law in the loop of a simulation, with what a watcher of a server would know and nothing more.
+ * controlled.h: mt-admit's law in the loop of a simulation, with what a watcher of a server would
+ * know and nothing more.
  */
 #ifndef MT_PREDICT_CONTROLLED_H
 #define MT_PREDICT_CONTROLLED_H
@@ -20,7 +21,10 @@ struct controlled {
     double status_s;
 };
 
-/* "target=0.8,cut=0.95,alpha=1,beta=0.9,min=1,max=256,cap0=4", each of them optional, NULL for none. -EINVAL with e. */
+/*
+ * "target=0.8,cut=0.95,alpha=1,beta=0.9,min=1,max=256,cap0=4", each of them optional, NULL for
+ * none. -EINVAL with e.
+ */
 int controlled_parse(const char *text, struct mt_admit_opts *out, struct mt_err *e);
 /* A record was made. */
 void controlled_frame(struct controlled *c, const struct mt_record *r);

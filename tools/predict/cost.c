@@ -1,6 +1,6 @@
 /*
- * cost.c: mt-predict --fit, the cost of a frame a + b N from measurements, and --mixed, whether frames
- * of several lengths go together on one device.
+ * cost.c: mt-predict --fit, the cost of a frame a + b N from measurements, and --mixed, whether
+ * frames of several lengths go together on one device.
  */
 #include "tools/predict/predict.h"
 

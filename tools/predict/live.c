@@ -1,6 +1,7 @@
 /*
- * live.c: mt-predict on records: one line a batch as they come, for a person or as NDJSON, then what all of them say; with
- * --live only the lines, in fixed memory. An interrupt is the end of the input: the last line is whole, and says so.
+ * live.c: mt-predict on records: one line a batch as they come, for a person or as NDJSON, then
+ * what all of them say; with --live only the lines, in fixed memory. An interrupt is the end of the
+ * input: the last line is whole, and says so.
  */
 #include "tools/predict/predict.h"
 

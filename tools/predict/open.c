@@ -1,7 +1,7 @@
 /*
  * open.c: mt-predict on calls that come and go: a ramp, Poisson arrivals or a number kept constant
- * with calls of a given law; the risk of overrunning the pool; and what is behind the wall. Adds its
- * members to the prediction of shape.c. The formulas are open.h's, collapse.h's and wall.h's.
+ * with calls of a given law; the risk of overrunning the pool; and what is behind the wall. Adds
+ * its members to the prediction of shape.c. The formulas are open.h's, collapse.h's and wall.h's.
  */
 #include "tools/predict/predict.h"
 

@@ -1,5 +1,6 @@
 /*
- * predict.h: mt-predict's modes, and how all of them print. Each mode returns an exit status; stdout is closed by main.
+ * predict.h: mt-predict's modes, and how all of them print. Each mode returns an exit status;
+ * stdout is closed by main.
  */
 #ifndef MT_PREDICT_H
 #define MT_PREDICT_H
@@ -106,13 +107,18 @@ int predict_simulate(int argc, char **argv);
 
 /* The answer, begun. */
 json_t *predict_begin(const char *type);
-/* obj[key] = v: absent when NaN (unknown), null when infinite (never). Small ones keep nine digits. */
+/*
+ * obj[key] = v: absent when NaN (unknown), null when infinite (never). Small ones keep nine digits.
+ */
 void predict_set(json_t *obj, const char *key, double v);
 void predict_set_int(json_t *obj, const char *key, int64_t v);
 void predict_set_bool(json_t *obj, const char *key, bool v);
 /* Members points, mape, p95, bias, cover and late; nothing without a point. */
 void predict_set_score(json_t *obj, const struct mt_forecast_score *s);
-/* One line of JSON or a table for people, as the options say. Takes the reference to obj; an exit status. */
+/*
+ * One line of JSON or a table for people, as the options say. Takes the reference to obj; an exit
+ * status.
+ */
 int predict_print(const struct opts *o, json_t *obj);
 
 #endif

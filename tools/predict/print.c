@@ -9,8 +9,9 @@
 #include <string.h>
 
 /*
- * A line of the table. In text {member} is that member's value; [...] is left out when a member in it is
- * absent or null, and the line when one outside is absent. Where the first member is null stands never.
+ * A line of the table. In text {member} is that member's value; [...] is left out when a member in
+ * it is absent or null, and the line when one outside is absent. Where the first member is null
+ * stands never.
  */
 struct row {
     const char *label, *text, *never;

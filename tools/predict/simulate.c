@@ -1,6 +1,6 @@
 /*
- * simulate.c: mt-predict simulate: calls on a machine that is described, not there. Records come out as a
- * server's would, then one line of totals.
+ * simulate.c: mt-predict simulate: calls on a machine that is described, not there. Records come
+ * out as a server's would, then one line of totals.
  */
 #include "control/collapse.h"
 #include "control/simulate.h"

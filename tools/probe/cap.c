@@ -1,6 +1,6 @@
 /*
- * cap.c: mt-probe cap: set the number of sessions that the server admits, once or for each cap line on stdin, which is
- * the last link of a control loop: watch | mt-admit | cap.
+ * cap.c: mt-probe cap: set the number of sessions that the server admits, once or for each cap line
+ * on stdin, which is the last link of a control loop: watch | mt-admit | cap.
  */
 #include "tools/probe/live.h"
 
