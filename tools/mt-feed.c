@@ -32,6 +32,7 @@ enum {
     OPT_ARRIVALS,
     OPT_DURATION,
     OPT_PHASE,
+    OPT_TALK,
     OPT_PLAY,
     OPT_RAW,
     OPT_RATE,
@@ -65,6 +66,10 @@ static const struct argp_option options[] = {
     {"duration", OPT_DURATION, "HOW", 0,
      "fixed:D, exp:D (mean): how long a session sends, files repeat; file: its files once "
      "(default)",
+     0},
+    {"talk", OPT_TALK, "ON:OFF", 0,
+     "Callers talk for ON and pause for OFF by turns, in the mean, in whole beats: nothing is sent "
+     "in a pause (default: they never pause)",
      0},
     {"phase", OPT_PHASE, "HOW", 0,
      "Frames of the sessions: spread over the beat (default), locked in step, random", 0},
@@ -147,6 +152,11 @@ static void settle(struct argp_state *st, struct args *a)
         argp_error(st, "--speed: without a pace there is no time to speed up");
     if (!o->pace && a->phase_given)
         argp_error(st, "--phase: without a pace there is no beat");
+    if (o->talk_s > 0 && (!o->socket || !o->pace))
+        argp_error(st, "--talk: pauses need a server and a pace");
+    for (int i = 0; i < a->n_files && o->talk_s > 0; i++)
+        if (!strcmp(a->files[i], "-"))
+            argp_error(st, "--talk: standard input can't be told to pause");
     if (o->loop && a->duration_given)
         argp_error(st, "--loop: --duration says how long a session sends");
     if (o->duration != MT_LAST_FILE || (o->seconds > 0 && !a->duration_given))
@@ -212,6 +222,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_PHASE:
         mt_arg_phase(st, arg, o);
         a->phase_given = true;
+        break;
+    case OPT_TALK:
+        mt_arg_talk(st, arg, o);
         break;
     case OPT_PLAY:
         o->play_dir = arg;
@@ -370,6 +383,9 @@ static void summary(const struct args *a)
                "ms, max %.1f ms",
                hist_ms(&t->latency, 0.5), hist_ms(&t->latency, 0.99), hist_ms(&t->latency, 1),
                hist_ms(&t->rtt, 0.5), hist_ms(&t->rtt, 0.99), hist_ms(&t->rtt, 1));
+    if (t->behind.count > 0)
+        mt_msg(MT_INFO, "frames went out after their time by p50 %.2f ms, p99 %.2f ms, max %.2f ms",
+               hist_ms(&t->behind, 0.5), hist_ms(&t->behind, 0.99), hist_ms(&t->behind, 1));
     if (t->first_stall_s >= 0)
         mt_msg(MT_INFO, "first stall %.1f s after the start", t->first_stall_s);
     if (t->refused)

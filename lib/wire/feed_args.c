@@ -51,6 +51,20 @@ void mt_arg_phase(struct argp_state *st, const char *arg, struct mt_feed_opts *o
     o->phase = (enum mt_feed_phase)mt_arg_word(st, "--phase", arg, phases, MT_COUNT(phases));
 }
 
+void mt_arg_talk(struct argp_state *st, const char *arg, struct mt_feed_opts *o)
+{
+    char on[32];
+    size_t n = strcspn(arg, ":");
+    int64_t talk = 0, pause = 0;
+
+    snprintf(on, sizeof(on), "%.*s", (int)n, arg);
+    if (!arg[n] || n >= sizeof(on) || mt_parse_duration(on, &talk) < 0 ||
+        mt_parse_duration(arg + n + 1, &pause) < 0 || talk < 1 || pause < 1)
+        argp_error(st, "--talk: '%s' is not ON:OFF, two durations such as 10s:5s", arg);
+    o->talk_s = (double)talk / 1e9;
+    o->pause_s = (double)pause / 1e9;
+}
+
 const char *mt_arrivals_name(enum mt_feed_arrivals a)
 {
     return arrivals[a];

@@ -14,6 +14,8 @@ void mt_arg_arrivals(struct argp_state *st, const char *arg, struct mt_feed_opts
 void mt_arg_calls_last(struct argp_state *st, const char *arg, struct mt_feed_opts *o);
 /* --phase locked|spread|random. */
 void mt_arg_phase(struct argp_state *st, const char *arg, struct mt_feed_opts *o);
+/* --talk ON:OFF, two durations. */
+void mt_arg_talk(struct argp_state *st, const char *arg, struct mt_feed_opts *o);
 
 /* The words back. */
 const char *mt_arrivals_name(enum mt_feed_arrivals a);

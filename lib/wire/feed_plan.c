@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { DRAW_GAP = 1, DRAW_LENGTH, DRAW_PHASE };
+enum { DRAW_GAP = 1, DRAW_LENGTH, DRAW_PHASE, DRAW_TALK, DRAW_PAUSE };
 
 #define GOLDEN 0.6180339887498949
 
@@ -57,4 +57,21 @@ double mt_feed_phase(const struct mt_feed_opts *o, int64_t i)
         break;
     }
     return 0;
+}
+
+static double spurt(const struct mt_feed_opts *o, int64_t i, int64_t k, int what)
+{
+    uint64_t word = mt_mix64(mt_mix64(o->seed ^ mt_mix64((uint64_t)what)) + (uint64_t)i);
+
+    return -log1p(-mt_unit(mt_mix64(word + mt_mix64((uint64_t)k))));
+}
+
+double mt_feed_talk_s(const struct mt_feed_opts *o, int64_t i, int64_t k)
+{
+    return spurt(o, i, k, DRAW_TALK) * o->talk_s;
+}
+
+double mt_feed_pause_s(const struct mt_feed_opts *o, int64_t i, int64_t k)
+{
+    return spurt(o, i, k, DRAW_PAUSE) * o->pause_s;
 }

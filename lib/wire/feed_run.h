@@ -51,7 +51,9 @@ struct feed_session {
     double frame_samples; /* may not be whole at this rate */
     double frame_s;
     int64_t ahead_samples;
-    int64_t piece; /* the frame that is being prepared or waits for its time */
+    int64_t piece;               /* the frame that is being prepared or waits for its time */
+    int64_t spurts, talk_frames; /* spurts of talk begun, and frames left of this one */
+    int64_t pause_ns;            /* all pauses so far, on the clock */
 
     /*
      * Frames sent and not yet answered: due[i] is frame first + i; all before `first` are answered.

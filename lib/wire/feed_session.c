@@ -325,8 +325,8 @@ static int64_t frame_end(const struct feed_session *s, int64_t k)
 /* When the sound up to `sample` has been spoken. */
 static int64_t due_of(const struct feed_session *s, int64_t sample)
 {
-    int64_t due =
-        s->start_ns + mt_feed_ns((double)sample, s->run->o->open.rate_hz, s->run->o->speed);
+    int64_t due = s->start_ns + s->pause_ns +
+                  mt_feed_ns((double)sample, s->run->o->open.rate_hz, s->run->o->speed);
 
     return due > s->opened_ns ? due : s->opened_ns;
 }
@@ -361,6 +361,39 @@ static int64_t due_to_record(struct feed_session *s, int64_t sample, int64_t now
     return due > s->ready_ns ? due : s->ready_ns;
 }
 
+static int64_t beats(const struct feed_session *s, double seconds)
+{
+    double n = rint(seconds / s->frame_s);
+
+    return n < 1 ? 1 : n < 1e12 ? (int64_t)n : (int64_t)1e12;
+}
+
+static void talk(struct feed_session *s)
+{
+    if (s->run->o->talk_s > 0)
+        s->talk_frames = beats(s, mt_feed_talk_s(s->run->o, s->index, s->spurts++));
+}
+
+/*
+ * A frame went out: is it time for a pause? Pauses are whole beats in which nothing is sent and nothing is due; they
+ * take their time from the call, so that it ends when it would have.
+ */
+static void pause_after_frame(struct feed_session *s)
+{
+    const struct mt_feed_opts *o = s->run->o;
+
+    if (o->talk_s <= 0 || --s->talk_frames > 0)
+        return;
+    double samples =
+        (double)beats(s, mt_feed_pause_s(o, s->index, s->spurts - 1)) * s->frame_samples;
+    int64_t least = s->stream.sent + s->stream.n;
+    s->pause_ns += mt_feed_ns(samples, o->open.rate_hz, o->speed);
+    s->stream.budget -= samples < 1e15 ? (int64_t)rint(samples) : 0;
+    if (s->stream.budget < least)
+        s->stream.budget = least;
+    talk(s);
+}
+
 static void schedule(struct feed_session *s)
 {
     const struct feed_stream *st = &s->stream;
@@ -387,8 +420,12 @@ static void send_held(struct feed_session *s)
     w->n = mt_feed_stream_take(st, w->bytes);
     w->frame_from = s->piece;
     while (rc == 0 && frame_end(s, s->piece) <= st->sent) {
-        rc = mt_feed_record_sent(s, due_to_record(s, frame_end(s, s->piece), now));
+        int64_t due = due_to_record(s, frame_end(s, s->piece), now);
+        if (r->o->pace && !s->interrupted)
+            mt_hist_add(&r->t->behind, now - due);
+        rc = mt_feed_record_sent(s, due);
         s->piece++;
+        pause_after_frame(s);
     }
     if (st->ended) {
         /*
@@ -416,6 +453,7 @@ void mt_feed_session_begin(struct feed_session *s)
     int64_t began;
 
     s->state = FEED_SENDING;
+    talk(s);
     prepare(s);
     if (r->o->pace && mt_tape_wait_fd(s->stream.tape) >= 0) {
         /* A live source began when its first sample came, be it before the server was ready. */

@@ -29,6 +29,7 @@ struct mt_feed_opts {
     enum mt_feed_duration duration;
     double duration_s; /* fixed, or the mean */
     enum mt_feed_phase phase;
+    double talk_s, pause_s; /* means: callers talk and pause by turns; 0: they never pause */
     uint64_t seed;
     const char *play_dir; /* NULL: what the model speaks is skipped */
     int64_t wait_ns;      /* without a word from the server that owes one, give up; 0: never */
@@ -51,6 +52,9 @@ double mt_feed_gap_s(const struct mt_feed_opts *o, int64_t i);
 double mt_feed_length_s(const struct mt_feed_opts *o, int64_t i,
                         double arrived_s); /* INFINITY: as long as the files */
 double mt_feed_phase(const struct mt_feed_opts *o, int64_t i);
+/* How long session i's k-th spurt of talk lasts, or the pause behind it. Exponential, seeded. */
+double mt_feed_talk_s(const struct mt_feed_opts *o, int64_t i, int64_t k);
+double mt_feed_pause_s(const struct mt_feed_opts *o, int64_t i, int64_t k);
 
 struct mt_feed_totals {
     int64_t arrived, active, opened, refused;
@@ -67,6 +71,7 @@ struct mt_feed_totals {
     double first_stall_s; /* since the start of the run, -1 without */
     double run_s;
     struct mt_hist latency, rtt; /* of frames that were answered (ok, late) */
+    struct mt_hist behind;       /* paced: how long after its time a frame was handed over */
 };
 
 /*

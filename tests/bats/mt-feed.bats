@@ -184,6 +184,17 @@ feed() {
   [ "$n" -lt 176000 ]
 }
 
+@test "mt-feed: wrong pauses" {
+  for talk in 1s 1s: :1s 0:1s 1s:0 x:y 1s:1s:1s; do
+    run -2 --separate-stderr mt-feed -s mt.sock --talk "$talk" "$DATA/jfk.flac"
+    [[ $stderr == *--talk* ]]
+  done
+  run -2 --separate-stderr mt-feed --talk 1s:1s "$DATA/jfk.flac"
+  [[ $stderr == *"need a server"* ]]
+  run -2 --separate-stderr mt-feed -s mt.sock --talk 1s:1s -
+  [[ $stderr == *pause* ]]
+}
+
 @test "mt-feed: a wrong call is exit 2, names the option, and leaves stdout empty" {
   wav s16 16000 1 100 >x.wav
   wrong() {
@@ -328,6 +339,17 @@ records() {
   cmp one again
   [ -s one ]
   [ "$(texts <all | sort -u | wc -l)" -gt 2 ] # other seeds, other answers
+}
+
+@test "mt-feed: callers that pause send nothing meanwhile, by seed, and end when they would have" {
+  serve --frame 100ms --backend cost:a=1ms --kv window=64,sinks=0
+  mt-feed -q -s mt.sock -n 3 --seconds 6 --talk 500ms:500ms --seed 4 "$DATA/jfk.flac" >a
+  mt-feed -q -s mt.sock -n 3 --seconds 6 --talk 500ms:500ms --seed 4 "$DATA/jfk.flac" >b
+  local count='map(select(.type == "frame")) | group_by(.session | tonumber) | map(length)'
+  [ "$(jq -sc "$count" a)" = "$(jq -sc "$count" b)" ]
+  jq -se "$count"' | all(. >= 5 and . <= 50) and length == 3' a
+  jq -se 'map(select(.type == "frame" and .session == "1").t) as $t | [range(1; $t | length) | $t[.] - $t[. - 1]] | max > 0.15' a
+  jq -se 'map(select(.type == "frame").t) | max - min < 6.5' a
 }
 
 @test "mt-feed: a session that is not admitted is a record, and a failure unless tolerated" {
