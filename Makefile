@@ -54,7 +54,7 @@ SCRIPTS  := .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experim
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
 
-.PHONY: all deps deps-dev demo check headers bench fuzz fuzz-programs lint install uninstall clean help
+.PHONY: all deps deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
 .SECONDARY:
 
 all: $(TOOLS) ## build the tools into build/
@@ -104,6 +104,9 @@ deps-dev: ## install what lint and fuzz need besides
 
 demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real speech to a collapse foretold
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/demo build/demo
+
+experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about a quarter of an hour
+	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/all
 
 check: all headers $(UNIT) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
 	@PATH="$(CURDIR)/$B:$$PATH" MT_TESTS="$(CURDIR)/tests" MT_SAN="$(SAN)" JOBS=$(JOBS) tests/run $B/check \

@@ -3,9 +3,9 @@
  * over. A backend owns weights (mt_mat), activations (mt_rows) and the paged KV cache (mt_kv); the
  * caller never sees their bytes, a thread or a device pointer.
  *
- * Every output element is one sum in one order: it depends on its own inputs only, never on how many
- * rows ran beside it, on their company or on the number of threads. Nothing here allocates but the
- * *_new functions, which run at start.
+ * Every output element is one sum in one order: it depends on its own inputs only, never on how
+ * many rows ran beside it, on their company or on the number of threads. Nothing here allocates but
+ * the *_new functions, which run at start.
  */
 #ifndef MT_KERNELS_H
 #define MT_KERNELS_H
@@ -17,7 +17,10 @@ enum mt_dtype { MT_F32, MT_F16, MT_BF16, MT_INT8 };
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
 
-/* A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows = 1. */
+/*
+ * A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows =
+ * 1.
+ */
 struct mt_bytes {
     const void *data; /* any alignment; must outlive the mt_mat made from it */
     enum mt_dtype type;
@@ -66,9 +69,9 @@ int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
- * with p = block_tokens and sink_blocks = ceil(sinks / p). Token j is visible to the query at index i
- * iff j <= i and (j < sinks or i - j < window). An unbounded session has sinks 0, window INT64_MAX
- * and ring_blocks INT32_MAX.
+ * with p = block_tokens and sink_blocks = ceil(sinks / p). Token j is visible to the query at index
+ * i iff j <= i and (j < sinks or i - j < window). An unbounded session has sinks 0, window
+ * INT64_MAX and ring_blocks INT32_MAX.
  */
 struct mt_kv_view {
     const int32_t *blocks; /* ids in the pool; borrowed for the call */
@@ -77,15 +80,16 @@ struct mt_kv_view {
     int64_t window;
     /*
      * The position from which a query sees the sinks. Window keys and queries are rotated at their
-     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen from i has position
-     * j + max(0, i - window + 1 - sinks). Rotations depend on differences only, so that the sink keys
-     * stay rotated at j for ever and the query is rotated a second time, at min(i, window - 1 + sinks).
-     * Under `--rope absolute` (true) sinks keep their distance.
+     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen
+     * from i has position j + max(0, i - window + 1 - sinks). Rotations depend on differences only,
+     * so that the sink keys stay rotated at j for ever and the query is rotated a second time, at
+     * min(i, window - 1 + sinks). Under `--rope absolute` (true) sinks keep their distance.
      */
     bool rope_absolute;
     /*
-     * Sinks below this index lie in the cache already, or another run of this step writes them, for a
-     * session with the same first tokens: rope_append leaves them alone. 0: all are this session's.
+     * Sinks below this index lie in the cache already, or another run of this step writes them, for
+     * a session with the same first tokens: rope_append leaves them alone. 0: all are this
+     * session's.
      */
     int sinks_held;
 };
@@ -131,7 +135,10 @@ struct mt_ops {
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
     void (*mat_free)(struct mt_backend *be, struct mt_mat *m);
 
-    /* Activations: n rows, zeroed. put and get copy whole rows between host memory [n, width] and rows. */
+    /*
+     * Activations: n rows, zeroed. put and get copy whole rows between host memory [n, width] and
+     * rows.
+     */
     int (*rows_new)(struct mt_backend *be, struct mt_rows *out, int64_t n, int width);
     void (*rows_free)(struct mt_backend *be, struct mt_rows *r);
     void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
@@ -145,7 +152,10 @@ struct mt_ops {
                   int64_t n_blocks);
     void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
 
-    /* out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in range. */
+    /*
+     * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in
+     * range.
+     */
     void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n);
     /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
@@ -154,7 +164,10 @@ struct mt_ops {
     /* out = (x - mean) / sqrt(var + eps) * w + b. out may be x. */
     void (*layer_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                        const struct mt_mat *w, const struct mt_mat *b, float eps, int n);
-    /* out = act(x W^T + bias) + residual; bias may be NULL, residual MT_NO_ROWS or out itself; out is not x. */
+    /*
+     * out = act(x W^T + bias) + residual; bias may be NULL, residual MT_NO_ROWS or out itself; out
+     * is not x.
+     */
     void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                    struct mt_rows residual, int n);
@@ -163,15 +176,19 @@ struct mt_ops {
                   int n);
 
     /*
-     * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd), formed in
-     * f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink gets q
-     * rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go
-     * into the cache of `layer`. All runs are appended before any attention of the layer.
+     * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd),
+     * formed in f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink
+     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
+     * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
+     * `layer`. All runs are appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v);
-    /* Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not q. */
+    /*
+     * Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not
+     * q.
+     */
     void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
                       const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
                       struct mt_rows q_sink);
@@ -181,9 +198,10 @@ struct mt_ops {
                            struct mt_rows k, struct mt_rows v, int heads,
                            const struct mt_span *spans, int n_spans);
     /*
-     * 1-D convolution over time inside each span: zero padding `pad` at both ends, stride; w is [out, in *
-     * kernel] (released layout [out, in, kernel]). out's spans follow each other without gaps, each of
-     * (n + 2 pad - kernel) / stride + 1 rows. scratch has in * kernel columns and as many rows as out.
+     * 1-D convolution over time inside each span: zero padding `pad` at both ends, stride; w is
+     * [out, in * kernel] (released layout [out, in, kernel]). out's spans follow each other without
+     * gaps, each of (n + 2 pad - kernel) / stride + 1 rows. scratch has in * kernel columns and as
+     * many rows as out.
      */
     void (*conv1d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, int kernel, int stride,
@@ -192,13 +210,16 @@ struct mt_ops {
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);
-    /* Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out is not x. */
+    /*
+     * Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out
+     * is not x.
+     */
     void (*mean_rows)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, int size,
                       const struct mt_span *spans, int n_spans);
 
     /*
-     * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed. Order:
-     * temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
+     * Order: temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);
@@ -209,13 +230,17 @@ struct mt_backend {
     const struct mt_ops *ops;
 };
 
-/* By the name that --backend takes: "cpu". threads as in mt_backend_cpu. -ENOTSUP for another word. */
+/*
+ * By the name that --backend takes: "cpu". threads as in mt_backend_cpu. -ENOTSUP for another word.
+ */
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
 void mt_backend_close(struct mt_backend **be);
 
 /* ---- the CPU backend ---- */
 
-/* Tiers, each includes the ones before. A tier counts only if CPU and system (XCR0) both have it. */
+/*
+ * Tiers, each includes the ones before. A tier counts only if CPU and system (XCR0) both have it.
+ */
 enum mt_cpu_tier {
     MT_CPU_SCALAR,
     MT_CPU_BASE /* vectorised C, any x86-64 or other machine */,
@@ -223,11 +248,15 @@ enum mt_cpu_tier {
     MT_CPU_AVX512
 };
 const char *mt_cpu_tier_name(enum mt_cpu_tier t);
-/* The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment (-EINVAL: another word). */
+/*
+ * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment
+ * (-EINVAL: another word).
+ */
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);
 
 /*
- * threads: 1..256, 0 for as many as the process may run on. Rows of the output are split, never a sum. Free with ops->free.
+ * threads: 1..256, 0 for as many as the process may run on. Rows of the output are split, never a
+ * sum. Free with ops->free.
  */
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e);
 

@@ -1,6 +1,7 @@
 /*
- * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a frame; or one
- * session's side of the wire onto stdout. Options and printing; the work is lib/wire/feeder.h.
+ * mt-feed: audio files into sessions: calls on a server, each frame on its beat, one record a
+ * frame; or one session's side of the wire onto stdout. Options and printing; the work is
+ * lib/wire/feeder.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/args.h"
-#include "wire/feeder.h"
+#include "wire/feed_args.h"
 
 #define SESSIONS_MAX 1000000
 #define RATE_DEFAULT 16000
@@ -119,47 +120,6 @@ struct args {
     int notes;
 };
 
-/* By their enums; a word that is not the first of its list takes a value, as in ramp:R. */
-static const char *const arrivals[] = {"all", "ramp", "poisson"};
-static const char *const lengths[] = {"file", "fixed", "exp"};
-static const char *const phases[] = {"spread", "locked", "random"};
-
-/* Index of the word of arg among three; *value is what stands behind its colon, NULL for the first. */
-static int kind(struct argp_state *st, const char *name, const char *arg,
-                const char *const words[3], const char *forms, const char **value)
-{
-    size_t n = strcspn(arg, ":");
-
-    *value = arg[n] ? arg + n + 1 : NULL;
-    for (int i = 0; i < 3; i++)
-        if (strlen(words[i]) == n && !strncmp(arg, words[i], n) && (*value != NULL) == (i > 0))
-            return i;
-    argp_error(st, "%s: '%s' is not %s", name, arg, forms);
-    return 0;
-}
-
-static void parse_arrivals(struct argp_state *st, struct args *a, const char *arg)
-{
-    const char *rate;
-
-    a->arrivals_given = true;
-    a->feed.arrivals = (enum mt_feed_arrivals)kind(st, "--arrivals", arg, arrivals,
-                                                   "all, ramp:R or poisson:R", &rate);
-    if (rate)
-        a->feed.arrivals_per_s = mt_arg_double(st, "--arrivals", rate, 1e-6, 1e6);
-}
-
-static void parse_duration(struct argp_state *st, struct args *a, const char *arg)
-{
-    const char *length;
-
-    a->duration_given = true;
-    a->feed.duration = (enum mt_feed_duration)kind(st, "--duration", arg, lengths,
-                                                   "fixed:D, exp:D or file", &length);
-    if (length)
-        a->feed.duration_s = (double)mt_arg_duration(st, "--duration", length) / 1e9;
-}
-
 /* What can't be honoured together is refused; then the defaults that depend on other options. */
 static void settle(struct argp_state *st, struct args *a)
 {
@@ -242,13 +202,15 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         o->loop = true;
         break;
     case OPT_ARRIVALS:
-        parse_arrivals(st, a, arg);
+        mt_arg_arrivals(st, arg, o);
+        a->arrivals_given = true;
         break;
     case OPT_DURATION:
-        parse_duration(st, a, arg);
+        mt_arg_calls_last(st, arg, o);
+        a->duration_given = true;
         break;
     case OPT_PHASE:
-        o->phase = (enum mt_feed_phase)mt_arg_word(st, "--phase", arg, phases, MT_COUNT(phases));
+        mt_arg_phase(st, arg, o);
         a->phase_given = true;
         break;
     case OPT_PLAY:
@@ -371,15 +333,15 @@ static json_t *run_line(const struct args *a, const struct mt_reel *reel)
         return NULL;
     if (o->pace) {
         mt_json_set_real(h, "speed", o->speed);
-        json_object_set_new(h, "phase", json_string(phases[o->phase]));
+        json_object_set_new(h, "phase", json_string(mt_phase_name(o->phase)));
     }
     if (o->seconds > 0)
         mt_json_set_real(h, "seconds", o->seconds);
     json_object_set_new(h, "loop", json_boolean(o->loop));
-    json_object_set_new(h, "arrivals", json_string(arrivals[o->arrivals]));
+    json_object_set_new(h, "arrivals", json_string(mt_arrivals_name(o->arrivals)));
     if (o->arrivals != MT_ARRIVE_ALL)
         mt_json_set_real(h, "arrivals_per_s", o->arrivals_per_s);
-    json_object_set_new(h, "duration", json_string(lengths[o->duration]));
+    json_object_set_new(h, "duration", json_string(mt_calls_last_name(o->duration)));
     if (o->duration != MT_LAST_FILE)
         mt_json_set_real(h, "duration_s", o->duration_s);
     return h;
@@ -470,7 +432,10 @@ static int run(struct args *a)
     }
     a->feed.open.format = mt_reel_pcm(reel);
     if (a->feed.socket) {
-        /* Records wait here while their reader is busy; a full pipe would hold back the beat. No pipe, no harm. */
+        /*
+         * Records wait here while their reader is busy; a full pipe would hold back the beat. No
+         * pipe, no harm.
+         */
         fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
         rc = mt_json_line(stdout, run_line(a, reel));
         if (rc == 0)

@@ -1,5 +1,6 @@
 /*
- * mt-probe: what is really happening. A dispatcher: each subcommand is one row here and one function in tools/probe/.
+ * mt-probe: what is really happening. A dispatcher: each subcommand is one row here and one
+ * function in tools/probe/.
  */
 #include <argp.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/args.h"
+#include "control/simulate.h"
 #include "wire/wire.h"
 
 #define KV_DEFAULT   "window=2048,sinks=4"
@@ -30,6 +31,8 @@ enum {
     OPT_THREADS,
     OPT_BACKEND,
     OPT_SILENT_STALL,
+    OPT_PACE_ADMISSION,
+    OPT_CLOSE_STALLED,
     OPT_DRY_RUN,
 };
 
@@ -66,13 +69,20 @@ static const struct argp_option options[] = {
     {"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Most sessions at a time (default 256)", 0},
     {"idle-timeout", OPT_IDLE_TIMEOUT, "D", 0,
      "Close a session that sends nothing for so long (default 0: never)", 0},
+    {"pace-admission", OPT_PACE_ADMISSION, 0, 0,
+     "Admit one session in 5 frames, after two at once: a burst of first frames looks like "
+     "overload",
+     0},
+    {"close-stalled", OPT_CLOSE_STALLED, "N", 0,
+     "Close a session after N frames in a row that nothing was computed for (default 0: never)", 0},
     {"system", OPT_SYSTEM, "TEXT", 0,
      "System prompt of sessions that bring none (default: the model's)", 0},
     {"seed", OPT_SEED, "N", 0, "Seed of sessions that bring none (default 1)", 0},
     {0, 0, 0, 0, "Other:", 5},
     {"threads", OPT_THREADS, "N", 0,
      "Threads that compute (default 0: as many as there are processors)", 0},
-    {"backend", OPT_BACKEND, "NAME", 0, "What computes: cpu (default)", 0},
+    {"backend", OPT_BACKEND, "NAME", 0,
+     "What computes: cpu (default), or nothing, in a given time: cost:a=D,b=D[,…]", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"quiet", 'q', 0, 0, "Only errors on standard error", 0},
@@ -172,6 +182,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_BACKEND:
         a->backend = arg;
         break;
+    case OPT_PACE_ADMISSION:
+        o->pace = true;
+        break;
+    case OPT_CLOSE_STALLED:
+        o->close_stalled = (int)mt_arg_i64(st, "--close-stalled", arg, 0, INT32_MAX);
+        break;
     case OPT_SILENT_STALL:
         o->silent_stall = true;
         break;
@@ -214,6 +230,37 @@ static int complain(int rc, const struct mt_err *e)
     return rc == -EINVAL || rc == -ENOTSUP || rc == -ENAMETOOLONG ? MT_EXIT_USAGE : MT_EXIT_FAILED;
 }
 
+/* A null server: the model's shape and beat, and steps that take as long as the formula says. */
+static int open_cost(struct serve *s, const struct args *a, struct mt_err *e)
+{
+    struct mt_cost_model c = {
+        .sample_rate_hz = 16000, .steps = a->engine.answer_tokens, .seed = a->engine.seed};
+    struct mt_shape shape;
+    int rc;
+
+    if ((rc = mt_shape_open(&shape, a->model ? a->model : "qwen2.5-omni-tiny", e)) < 0)
+        return rc;
+    if (!(shape.audio_tokens_s > 0) || !(shape.frame_s > 0))
+        return mt_err_set(e, -EINVAL,
+                          "-m: '%s' doesn't say how many tokens a second of audio takes", a->model);
+    if ((rc = mt_cost_parse(a->backend + strlen("cost:"), &c, e)) < 0)
+        return rc;
+    mt_sim_shape(&c, &shape, a->engine.frame_ns);
+    return mt_model_open_cost(&s->model, &c, &s->clock, e);
+}
+
+static int open_model(struct serve *s, const struct args *a, const struct mt_model_opts *mo,
+                      struct mt_err *e)
+{
+    int rc;
+
+    if (!strncmp(a->backend, "cost:", 5))
+        return open_cost(s, a, e);
+    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0)
+        return rc;
+    return mt_model_open(&s->model, a->model, s->backend, mo, e);
+}
+
 static int build(struct serve *s, struct args *a, struct mt_err *e)
 {
     struct mt_engine_opts *o = &a->engine;
@@ -221,9 +268,8 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     struct mt_model_opts mo = {.step_rows = o->step_tokens, .want_rows = want};
     int rc;
 
-    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0 ||
-        (rc = mt_model_open(&s->model, a->model, s->backend, &mo, e)) < 0 ||
-        (rc = mt_wire_hub_new(&s->hub)) < 0)
+    s->clock = mt_clock_real();
+    if ((rc = open_model(s, a, &mo, e)) < 0 || (rc = mt_wire_hub_new(&s->hub)) < 0)
         return rc;
     if (a->pool_bytes) {
         struct mt_kv_shape shape = mt_model_kv_shape(s->model, o->block_tokens, o->kv_type);
@@ -238,7 +284,6 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
                 (long long)block, o->block_tokens, (long long)a->pool_bytes);
     }
     o->events = mt_wire_hub_events(s->hub);
-    s->clock = mt_clock_real();
     return mt_engine_new(&s->engine, s->model, o, &s->clock, e);
 }
 

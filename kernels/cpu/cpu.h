@@ -129,8 +129,9 @@ static inline struct mt_cpu *cpu_of(struct mt_backend *be)
 }
 
 /*
- * fn for all of 0..items-1, in contiguous parts on as many threads as `work_each` multiply-adds an item
- * are worth; returns when all are done. fn gets the thread's number, below c->threads, for its scratch.
+ * fn for all of 0..items-1, in contiguous parts on as many threads as `work_each` multiply-adds an
+ * item are worth; returns when all are done. fn gets the thread's number, below c->threads, for its
+ * scratch.
  */
 typedef void mt_par_fn(void *arg, int thread, int64_t begin, int64_t end);
 void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, void *arg);
@@ -143,12 +144,16 @@ void mt_team_free(struct mt_team *p);
 void mt_cpu_objects(struct mt_ops *o);
 void mt_cpu_objects_free(struct mt_cpu *c);
 
-/* Rotary angles, f64 as the interface asks: scalar_rope.c. Frequencies are kept for one (base, head_dim). */
+/*
+ * Rotary angles, f64 as the interface asks: scalar_rope.c. Frequencies are kept for one (base,
+ * head_dim).
+ */
 double mt_rope_frequency(double base, int i, int head_dim);
 void mt_rope_frequencies(struct mt_cpu *c, double base, int head_dim);
 /*
- * After mt_rope_frequencies: row's tables for pos: head_dim / 2 cosines, then sines; computed unless they are there already.
- * which: 0 for q and k, 1 for q_sink. Rows may be filled by several threads at once.
+ * After mt_rope_frequencies: row's tables for pos: head_dim / 2 cosines, then sines; computed
+ * unless they are there already. which: 0 for q and k, 1 for q_sink. Rows may be filled by several
+ * threads at once.
  */
 const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
                            int head_dim);
@@ -169,7 +174,10 @@ void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct 
                               struct mt_rows k, struct mt_rows v, int heads,
                               const struct mt_span *spans, int n_spans);
 
-/* The fast tiers, each a whole set. A build for a machine without a tier's instructions has the next lower one. */
+/*
+ * The fast tiers, each a whole set. A build for a machine without a tier's instructions has the
+ * next lower one.
+ */
 void mt_hot_base(struct mt_ops *o);
 void mt_hot_avx2(struct mt_ops *o);
 void mt_hot_avx512(struct mt_ops *o);

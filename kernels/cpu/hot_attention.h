@@ -1,9 +1,9 @@
 /*
- * hot_attention.h: both attentions. A query head walks the tokens it may see in units of UNIT, which
- * start at multiples of UNIT inside a block (of the sinks, of the ring, of a span): scores of a unit, one
- * step of the running maximum and sum, weighted values. The units and their order follow from the
- * query's index and the view alone, and inside one masked tokens take no part, so the bits do not
- * depend on how a session was cut into runs.
+ * hot_attention.h: both attentions. A query head walks the tokens it may see in units of UNIT,
+ * which start at multiples of UNIT inside a block (of the sinks, of the ring, of a span): scores of
+ * a unit, one step of the running maximum and sum, weighted values. The units and their order
+ * follow from the query's index and the view alone, and inside one masked tokens take no part, so
+ * the bits do not depend on how a session was cut into runs.
  *
  * A task is up to QUERIES query heads of one run that share a KV head: neighbouring rows and the
  * heads of the group. They share each unit's keys and values, decoded once to f32. Heads wider than
@@ -67,7 +67,9 @@ FOLD void unit_scores(float *s, const float *q, const float *k, int64_t k_stride
     }
 }
 
-/* out = out * shrink + sum of p[t] v[t], t ascending, over `nv` vectors from column d; nv constant. */
+/*
+ * out = out * shrink + sum of p[t] v[t], t ascending, over `nv` vectors from column d; nv constant.
+ */
 FOLD void unit_values(const int nv, float *out, float shrink, const float *p, int lo, int hi,
                       const float *v, int64_t v_stride, int d)
 {
@@ -180,7 +182,8 @@ static void att_decode(const struct mt_kv *kv, int layer, int32_t block, int v, 
 
 /*
  * Tokens first..first+n-1 lie in one unit (block, slot on) and are numbered from `first`: sinks by
- * their index, ring tokens by index - sinks. lo and hi say which of these numbers query row r may see.
+ * their index, ring tokens by index - sinks. lo and hi say which of these numbers query row r may
+ * see.
  */
 struct att_unit {
     const struct mt_run *run;
@@ -284,7 +287,10 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
     }
 }
 
-/* Tasks differ in length, so threads take the next one when they are done; each finds its run from the last. */
+/*
+ * Tasks differ in length, so threads take the next one when they are done; each finds its run from
+ * the last.
+ */
 static void att_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     struct att_job *a = arg;

@@ -2,15 +2,18 @@
  * hot_linear.h: linear. A weight row times a row of x is LANES running sums, columns ascending, and
  * then vsums' tree: that is the definition of an element's bits, and every shape of tile keeps it.
  *
- * Few rows of x: tiles run down whole weight rows and decode in registers, so that the weights stream
- * once at memory speed. More rows: GROUP weight rows are decoded PIECE columns at a time into L1 and
- * meet up to BLOCK rows of x; the running sums wait in memory between pieces, whole vectors, unrounded.
- * Threads take groups of outputs. Scratch, in floats: GROUP * PIECE + GROUP * BLOCK * LANES + BLOCK * GROUP.
+ * Few rows of x: tiles run down whole weight rows and decode in registers, so that the weights
+ * stream once at memory speed. More rows: GROUP weight rows are decoded PIECE columns at a time
+ * into L1 and meet up to BLOCK rows of x; the running sums wait in memory between pieces, whole
+ * vectors, unrounded. Threads take groups of outputs. Scratch, in floats: GROUP * PIECE + GROUP *
+ * BLOCK * LANES + BLOCK * GROUP.
  */
 #define GROUP 8
 #define PIECE 512
 #define BLOCK 64
-/* Up to this many rows of x it is cheaper to decode weights anew for each tile than to store them. */
+/*
+ * Up to this many rows of x it is cheaper to decode weights anew for each tile than to store them.
+ */
 #define FEW (4 * TILE_X)
 /* Rows of x in a tile of 4 weight rows: the sums, x and a weight must fit the registers. */
 #define TILE_X (LANES == 16 ? 4 : LANES == 8 ? 3 : 2)

@@ -1,7 +1,7 @@
 /*
- * hot_rows.h: operations of one row each, split over threads by rows: norms, gated, rotary positions
- * and appending. The rotation is elementwise and unfused, so q, k and the cache's bytes are those
- * of the scalar tier.
+ * hot_rows.h: operations of one row each, split over threads by rows: norms, gated, rotary
+ * positions and appending. The rotation is elementwise and unfused, so q, k and the cache's bytes
+ * are those of the scalar tier.
  */
 struct rows_job {
     struct mt_cpu *c;

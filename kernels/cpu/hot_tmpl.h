@@ -1,6 +1,7 @@
 /*
  * hot_tmpl.h: the fast operations, written once over vectors of LANES floats and built once a tier
- * (hot_base.c, hot_avx2.c, hot_avx512.c), each with its own instruction set. The parts follow by subject.
+ * (hot_base.c, hot_avx2.c, hot_avx512.c), each with its own instruction set. The parts follow by
+ * subject.
  */
 #include "kernels/cpu/hot_vec.h"
 

@@ -1,11 +1,11 @@
 /*
- * hot_vec.h: vectors of LANES floats for hot_tmpl.h: loads from any alignment and storage type, sums
- * over lanes in one fixed tree, exp and the normal distribution function. GCC vector extensions; an
- * intrinsic only where C has no word for the instruction (fused multiply-add, f16) or GCC 12 builds the
- * widening of 16 lanes out of halves.
+ * hot_vec.h: vectors of LANES floats for hot_tmpl.h: loads from any alignment and storage type,
+ * sums over lanes in one fixed tree, exp and the normal distribution function. GCC vector
+ * extensions; an intrinsic only where C has no word for the instruction (fused multiply-add, f16)
+ * or GCC 12 builds the widening of 16 lanes out of halves.
  *
- * Included by one file per tier, which defines LANES. Everything is static: no copy for one CPU can be
- * linked into another's code.
+ * Included by one file per tier, which defines LANES. Everything is static: no copy for one CPU can
+ * be linked into another's code.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -277,9 +277,10 @@ FOLD vf vsilu(vf x)
 }
 
 /*
- * x times the normal distribution function, as 1 + erf(x / sqrt 2) over 2. With t = |x| / sqrt 2: below 0.92
- * erf t / t is a polynomial in t^2 (error 5e-10); up to 4 erfc t is exp of a polynomial (3e-9), so that the
- * negative side does not cancel; beyond it erfc t < 2e-8 is 0. Chebyshev fits of our own.
+ * x times the normal distribution function, as 1 + erf(x / sqrt 2) over 2. With t = |x| / sqrt 2:
+ * below 0.92 erf t / t is a polynomial in t^2 (error 5e-10); up to 4 erfc t is exp of a polynomial
+ * (3e-9), so that the negative side does not cancel; beyond it erfc t < 2e-8 is 0. Chebyshev fits
+ * of our own.
  */
 FOLD vf vgelu(vf x)
 {

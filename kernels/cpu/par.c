@@ -1,8 +1,9 @@
 /*
- * par.c: a backend's threads. A job is a range of items cut into more shares than threads; whoever is
- * free takes the next one, the caller too, and the caller waits only for threads that have begun.
- * So a thread that the system has put aside delays a job by nothing (OpenMP's barrier waits for every
- * member of its team, a whole time slice on a busy machine), and ThreadSanitizer sees all of it.
+ * par.c: a backend's threads. A job is a range of items cut into more shares than threads; whoever
+ * is free takes the next one, the caller too, and the caller waits only for threads that have
+ * begun. So a thread that the system has put aside delays a job by nothing (OpenMP's barrier waits
+ * for every member of its team, a whole time slice on a busy machine), and ThreadSanitizer sees all
+ * of it.
  *
  * Threads wait for the next job by spinning for some 20 us, the pause between two operations of a
  * step, and then asleep.
@@ -21,8 +22,8 @@
 #define MT_PAR_SPINS  1000
 
 /*
- * `state` is the job's number << 32, the threads it is for << 16, whether it is OPEN to join, and how
- * many have joined and not left: one word, so that nobody joins a job that is being closed.
+ * `state` is the job's number << 32, the threads it is for << 16, whether it is OPEN to join, and
+ * how many have joined and not left: one word, so that nobody joins a job that is being closed.
  */
 #define OPEN       UINT64_C(0x8000)
 #define INSIDE(s)  ((s)&0x7fff)

@@ -20,11 +20,11 @@ struct mt_raw_format {
 int mt_raw_format_parse(const char *text, struct mt_raw_format *out, struct mt_err *e);
 
 /*
- * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV whose
- * header states no length (RIFF or data size 0 or 0xFFFFFFFF, sox's 0x7FFFF000) runs to the end of
- * the stream. Raw samples and PCM or float WAV come live from a pipe; other formats are spooled to
- * an unlinked temporary file ($TMPDIR) first. No sample is lost, none is invented (but of an
- * Ogg, FLAC or MP3 with another chained behind it, libsndfile reads the first). Channels are
+ * An open sound: a path, or "-" for stdin. Whatever libsndfile reads, and from a pipe too: a WAV
+ * whose header states no length (RIFF or data size 0 or 0xFFFFFFFF, sox's 0x7FFFF000) runs to the
+ * end of the stream. Raw samples and PCM or float WAV come live from a pipe; other formats are
+ * spooled to an unlinked temporary file ($TMPDIR) first. No sample is lost, none is invented (but
+ * of an Ogg, FLAC or MP3 with another chained behind it, libsndfile reads the first). Channels are
  * averaged into one. One thread at a time a sound; libsndfile keeps the reason of a failed open in
  * one place for all, so threads that open at once may read each other's.
  */
@@ -50,8 +50,8 @@ const struct mt_sound_info *mt_sound_info(const struct mt_sound *s);
  */
 int64_t mt_sound_read(struct mt_sound *s, float *out, int64_t n, struct mt_err *e);
 /*
- * Of a sound read to its end: 1, and a line that names it in out, when it held fewer samples than its
- * header states, or none at all; else 0, and nothing is written.
+ * Of a sound read to its end: 1, and a line that names it in out, when it held fewer samples than
+ * its header states, or none at all; else 0, and nothing is written.
  */
 int mt_sound_short(const struct mt_sound *s, struct mt_err *out);
 void mt_sound_close(struct mt_sound **s);
@@ -61,8 +61,8 @@ void mt_sound_close(struct mt_sound **s);
 int mt_sound_load(const char *path, const struct mt_raw_format *raw, int rate_hz,
                   int64_t max_samples, float **pcm, int64_t *n, struct mt_err *e);
 /*
- * A part of it, cut before the rate is converted, as if the file held nothing else. -ERANGE when the
- * sound ends before the part does.
+ * A part of it, cut before the rate is converted, as if the file held nothing else. -ERANGE when
+ * the sound ends before the part does.
  */
 struct mt_sound_part {
     bool samples; /* start and len count the file's own samples; else ns, to the nearest sample */
@@ -109,9 +109,9 @@ void mt_mel_free(struct mt_mel **m);
 int64_t mt_mel_clip_frames(int64_t n);
 
 /*
- * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads every
- * clip to 300 s, and reflects at the end of those: it shows in the last row of a clip within 40
- * samples of 300 s), clamp at 8 below the maximum of clip and padding, (v + 4) / 4. out is
+ * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads
+ * every clip to 300 s, and reflects at the end of those: it shows in the last row of a clip within
+ * 40 samples of 300 s), clamp at 8 below the maximum of clip and padding, (v + 4) / 4. out is
  * [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n < 1. A struct mt_mel has
  * scratch inside: one thread at a time, any number of streams.
  */

@@ -73,9 +73,9 @@ SNDFILE *mt_view_open(struct mt_view *v, int fd, int64_t size, SF_INFO *info)
     if (!sf || (info->format & SF_FORMAT_TYPEMASK) != SF_FORMAT_MPEG)
         return sf;
     /*
-     * An MP3 of variable bit rate without a Xing header: its length is estimated from the first frame's
-     * bit rate, and libsndfile stops there (seen to lose 72 %). Where the end can't be sought
-     * there is no estimate, and it reads on; a Xing header still gives the exact length.
+     * An MP3 of variable bit rate without a Xing header: its length is estimated from the first
+     * frame's bit rate, and libsndfile stops there (seen to lose 72 %). Where the end can't be
+     * sought there is no estimate, and it reads on; a Xing header still gives the exact length.
      */
     sf_close(sf);
     v->pos = 0;

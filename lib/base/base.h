@@ -37,8 +37,8 @@ struct mt_err {
 int mt_err_set(struct mt_err *e, int code, const char *fmt, ...) MT_PRINTF(3, 4);
 
 /*
- * Messages for people, on stderr, one line each, "program: text". mt_msg_program() is called once at
- * start with argv[0]; level is set by -q and -v. Thread safe: a line is one write.
+ * Messages for people, on stderr, one line each, "program: text". mt_msg_program() is called once
+ * at start with argv[0]; level is set by -q and -v. Thread safe: a line is one write.
  */
 enum mt_level { MT_QUIET = 0, MT_ERROR, MT_WARN, MT_INFO, MT_DEBUG };
 void mt_msg_program(const char *argv0);
@@ -73,8 +73,9 @@ struct mt_clock mt_clock_virtual(int64_t start_ns);
 
 /*
  * Parse the whole string or fail with -EINVAL (rubbish behind the number too) or -ERANGE; *out is
- * then untouched. Sizes: bytes, with K M G T (1000) or KiB MiB GiB TiB (1024). Durations: ns from
- * a number with ms, s, min, h; a bare number is seconds. Negative durations and sizes are -ERANGE.
+ * then untouched. Sizes: bytes, with K M G T (1000) or KiB MiB GiB TiB (1024). Durations: ns from a
+ * number with ns, us, ms, s, min, h; a bare number is seconds. Negative durations and sizes are
+ * -ERANGE.
  */
 int mt_parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
 int mt_parse_double(const char *s, double lo, double hi, double *out);
@@ -104,36 +105,46 @@ struct mt_hist {
 void mt_hist_clear(struct mt_hist *h);
 void mt_hist_add(struct mt_hist *h, int64_t ns);
 void mt_hist_merge(struct mt_hist *into, const struct mt_hist *from);
-/* Upper edge of the bucket with the nearest-rank quantile q in [0, 1], clipped to max; 0 if empty. */
+/*
+ * Upper edge of the bucket with the nearest-rank quantile q in [0, 1], clipped to max; 0 if empty.
+ */
 int64_t mt_hist_quantile(const struct mt_hist *h, double q);
 
 /* ---- NDJSON ---- */
 
 /*
- * Write one object as one compact line and flush it. Takes the reference to obj (jansson's "steal").
- * Returns 0 or a negative errno; -EPIPE when the reader left. Text is UTF-8 as jansson checks it.
+ * Write one object as one compact line and flush it. Takes the reference to obj (jansson's
+ * "steal"). Returns 0 or a negative errno; -EPIPE when the reader left. Text is UTF-8 as jansson
+ * checks it.
  */
 int mt_json_line(FILE *out, json_t *obj);
-/* End and flush a line that was printed by hand (rows of numbers, where an object a number would cost too much). Returns as above. */
+/*
+ * End and flush a line that was printed by hand (rows of numbers, where an object a number would
+ * cost too much). Returns as above.
+ */
 int mt_line_end(FILE *out);
 
-/* Number rounded to 6 significant digits after the decimal point as records have them; NULL (absent) if not finite. */
+/*
+ * Number rounded to 6 significant digits after the decimal point as records have them; NULL
+ * (absent) if not finite.
+ */
 json_t *mt_json_real(double v);
 /* obj[key] = v, left out when v is not finite. */
 void mt_json_set_real(json_t *obj, const char *key, double v);
 
 /*
  * Lines from a descriptor or file: reads at most max bytes a line (excluding the newline). A longer
- * line is skipped whole and reported as -E2BIG. Returns the length, 0 with *line NULL at the end, or
- * a negative errno. The line is NUL terminated, without its newline, valid until the next call.
+ * line is skipped whole and reported as -E2BIG. Returns the length, 0 with *line NULL at the end,
+ * or a negative errno. The line is NUL terminated, without its newline, valid until the next call.
  */
 struct mt_lines;
 int mt_lines_open(struct mt_lines **out, int fd, size_t max);
 int64_t mt_lines_next(struct mt_lines *l, char **line);
 void mt_lines_close(struct mt_lines **l);
 /*
- * Every line but empty ones to take(), until the end. *broken counts those that take() calls -EBADMSG and those above
- * max; any other negative value of take() ends it and is returned, as is the errno of a failed read.
+ * Every line but empty ones to take(), until the end. *broken counts those that take() calls
+ * -EBADMSG and those above max; any other negative value of take() ends it and is returned, as is
+ * the errno of a failed read.
  */
 int mt_lines_each(int fd, size_t max, int (*take)(void *ctx, const char *line, size_t n), void *ctx,
                   int64_t *broken);
@@ -142,7 +153,10 @@ int mt_lines_each(int fd, size_t max, int (*take)(void *ctx, const char *line, s
 
 /* Products that fit, else SIZE_MAX, which no allocation grants. */
 size_t mt_mul(size_t a, size_t b);
-/* calloc of n zeroed elements aligned to 64 bytes; NULL when it fails or overflows. Free with free(). */
+/*
+ * calloc of n zeroed elements aligned to 64 bytes; NULL when it fails or overflows. Free with
+ * free().
+ */
 void *mt_alloc(size_t n, size_t size);
 
 /* 64-bit FNV-1a: identities of prompts and names. Start with MT_HASH_INIT. */

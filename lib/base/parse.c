@@ -138,8 +138,9 @@ int mt_parse_size(const char *s, int64_t *bytes)
 int mt_parse_duration(const char *s, int64_t *ns)
 {
     static const struct suffix table[] = {
-        {"", MT_NS_PER_S},         {"ms", MT_NS_PER_MS},      {"s", MT_NS_PER_S},
-        {"min", 60 * MT_NS_PER_S}, {"h", 3600 * MT_NS_PER_S},
+        {"", MT_NS_PER_S},         {"ns", 1},          {"us", 1000},
+        {"ms", MT_NS_PER_MS},      {"s", MT_NS_PER_S}, {"min", 60 * MT_NS_PER_S},
+        {"h", 3600 * MT_NS_PER_S},
     };
 
     return parse_scaled(s, table, MT_COUNT(table), ns);

@@ -258,4 +258,8 @@ struct mt_trace_fit {
 #define MT_TRACE_MIN 5
 int mt_trace_fit(struct mt_trace *t, struct mt_trace_fit *out);
 
+/* All records before a collapse, in order of time, to the live fit of livefit.h. */
+struct mt_live;
+void mt_trace_replay(struct mt_trace *t, struct mt_live *live);
+
 #endif

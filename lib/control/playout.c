@@ -1,7 +1,8 @@
 /*
- * playout.c: the listener. The schedule is fixed, one frame after another: a conversation must stay on its beat, so
- * an answer that comes late is heard from then to the end of its own place, and never pushes the next one back. A
- * frame that was skipped, or is said to be ok with nothing decoded, is silence for its whole place.
+ * playout.c: the listener. The schedule is fixed, one frame after another: a conversation must stay
+ * on its beat, so an answer that comes late is heard from then to the end of its own place, and
+ * never pushes the next one back. A frame that was skipped, or is said to be ok with nothing
+ * decoded, is silence for its whole place.
  */
 #include "control/playout.h"
 
@@ -24,9 +25,8 @@ struct listener {
     double frame_s;      /* as the server said, 0: it did not */
     double last_frame_s; /* what a missing one is taken to last */
     bool begun;
-    int64_t next; /* the frame to play */
-    struct slot *
-        slots; /* frame k in k % REORDER, for next <= k < next + REORDER; made when one comes early */
+    int64_t next;       /* the frame to play */
+    struct slot *slots; /* frame k in k % REORDER, next <= k < next + REORDER; made at need */
     int64_t held;
     double gap_s; /* the silence that goes on; 0: sound */
     struct mt_playout_sums sums;

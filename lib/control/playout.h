@@ -1,6 +1,7 @@
 /*
- * playout.h: what a listener hears of a call, from its frame records. Each answer has its place in time: it is due at
- * its frame's deadline and lasts one frame. Where it is not there, the listener hears a gap.
+ * playout.h: what a listener hears of a call, from its frame records. Each answer has its place in
+ * time: it is due at its frame's deadline and lasts one frame. Where it is not there, the listener
+ * hears a gap.
  */
 #ifndef MT_PLAYOUT_H
 #define MT_PLAYOUT_H
@@ -22,8 +23,7 @@ struct mt_playout_frame {
 struct mt_playout_sums {
     int64_t frames; /* heard of, missing ones included */
     int64_t heard;  /* answers that played, whole or in part */
-    int64_t
-        silent; /* frames without an answer to play: stalled, dropped, failed, missing, or untruthful */
+    int64_t silent; /* frames without an answer: stalled, dropped, failed, missing, untruthful */
     int64_t untruthful; /* of them, "ok" although nothing was decoded */
     int64_t missing;    /* of them, without a record */
     int64_t repeated;   /* records of a frame that had one (the first counts) */
@@ -41,13 +41,19 @@ void mt_playout_free(struct mt_playout **p);
 /* The server said how long this session's frames are. Negative without memory. */
 int mt_playout_frame_length(struct mt_playout *p, const char *session, double frame_s);
 /*
- * In any order, as long as a session's frames are less than 64 away from their place. -ENOMEM without memory or beyond
- * a million sessions.
+ * In any order, as long as a session's frames are less than 64 away from their place. -ENOMEM
+ * without memory or beyond a million sessions.
  */
 int mt_playout_add(struct mt_playout *p, const struct mt_playout_frame *f);
-/* No more records: frames that are held for their order are played, and those before them are missing. */
+/*
+ * No more records: frames that are held for their order are played, and those before them are
+ * missing.
+ */
 void mt_playout_end(struct mt_playout *p);
-/* After the end: sessions in the order in which they came (NULL behind the last), and the sums over all. */
+/*
+ * After the end: sessions in the order in which they came (NULL behind the last), and the sums over
+ * all.
+ */
 const char *mt_playout_session(const struct mt_playout *p, size_t i, struct mt_playout_sums *out);
 void mt_playout_total(const struct mt_playout *p, struct mt_playout_sums *out);
 

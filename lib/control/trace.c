@@ -4,6 +4,7 @@
  * in any order, so they are kept (one small point each) and sorted when somebody asks.
  */
 #include "control/control.h"
+#include "control/livefit.h"
 
 #include <errno.h>
 #include <math.h>
@@ -302,6 +303,20 @@ static size_t first_at(const struct point *p, size_t end, double t)
     return i;
 }
 
+static void sort(struct mt_trace *t)
+{
+    if (!t->sorted)
+        qsort(t->points, t->count, sizeof(*t->points), by_time);
+    t->sorted = true;
+}
+
+void mt_trace_replay(struct mt_trace *t, struct mt_live *live)
+{
+    sort(t);
+    for (size_t i = 0; i < t->count && !t->points[i].bad; i++)
+        mt_live_add(live, t->points[i].t, t->points[i].rho, t->points[i].sessions);
+}
+
 int mt_trace_fit(struct mt_trace *t, struct mt_trace_fit *out)
 {
     struct mt_trace_fit f = {
@@ -327,9 +342,7 @@ int mt_trace_fit(struct mt_trace *t, struct mt_trace_fit *out)
 
     if (t->count == 0)
         return -ENODATA;
-    if (!t->sorted)
-        qsort(t->points, t->count, sizeof(*t->points), by_time);
-    t->sorted = true;
+    sort(t);
     p = t->points;
     for (end = 0; end < t->count && !p[end].bad; end++)
         ;

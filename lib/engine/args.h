@@ -8,7 +8,9 @@
 #include "base/args.h"
 #include "engine/engine.h"
 
-/* A size, or "512b" for blocks, at most so many: one of *bytes and *blocks is above 0, the other 0. */
+/*
+ * A size, or "512b" for blocks, at most so many: one of *bytes and *blocks is above 0, the other 0.
+ */
 void mt_arg_pool(struct argp_state *st, const char *arg, int64_t most_blocks, int64_t *bytes,
                  int64_t *blocks);
 /* --kv: all of *p but rope_absolute, which is --rope's. */

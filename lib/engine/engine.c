@@ -1,6 +1,6 @@
 /*
- * engine.c: the engine from outside: its memory plan, admission, audio in, and leaving. What happens
- * between is in scheduler.c.
+ * engine.c: the engine from outside: its memory plan, admission, audio in, and leaving. What
+ * happens between is in scheduler.c.
  */
 #include <errno.h>
 #include <math.h>
@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "engine/session.h"
+
+/* --pace-admission: one session in so many frames, after so many at once. */
+enum { PACE_FRAMES = 5, PACE_BURST = 2 };
 
 void mt_engine_defaults(struct mt_engine_opts *o)
 {
@@ -124,6 +127,8 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
         return mt_err_set(e, -EINVAL, "--step-tokens: %d is not in 1..65536", o->step_tokens);
     if (o->max_sessions < 1 || o->max_sessions > 65536)
         return mt_err_set(e, -EINVAL, "--max-sessions: %d is not in 1..65536", o->max_sessions);
+    if (o->close_stalled < 0)
+        return mt_err_set(e, -EINVAL, "--close-stalled: %d is below 0", o->close_stalled);
     if (o->backlog < 1 || o->backlog > 1024)
         return mt_err_set(e, -EINVAL, "backlog: %d is not in 1..1024", o->backlog);
     if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
@@ -184,6 +189,8 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
     eng->opts = *o;
     eng->t_start = clock->now_ns(clock);
     eng->cap = o->max_sessions;
+    eng->pace = PACE_BURST;
+    eng->pace_ns = eng->t_start;
     if ((rc = check_options(mt_model_info(m), o, e)) < 0)
         goto fail;
     if (o->system && !(eng->system = strdup(o->system))) {
@@ -251,10 +258,14 @@ const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
 
 /* ---- admission ---- */
 
-/* Nobody knows how long calls last: one frame for each session that is ahead, at least a second. */
+/* A session leaves every D / n seconds, D what those that are gone lasted. */
 static double retry_hint(const struct mt_engine *eng)
 {
-    return eng->plan.frame_s > 1 ? eng->plan.frame_s : 1;
+    double d = eng->n_closed > 0 ? eng->closed_s / (double)eng->n_closed : 0;
+    double s = d / (eng->n > 1 ? eng->n : 1);
+
+    return (s > 1 ? s : 1) *
+           (0.5 + mt_unit(mt_mix64(eng->opts.seed + (uint64_t)eng->stats.refused)));
 }
 
 static int refuse(struct mt_engine *eng, const char *why, const char **reason, double *retry_s)
@@ -265,16 +276,42 @@ static int refuse(struct mt_engine *eng, const char *why, const char **reason, d
     return -EAGAIN;
 }
 
+/*
+ * Sessions that may come now: the one that is earned in PACE_FRAMES frames, and PACE_BURST at most.
+ */
+static double pace_at(const struct mt_engine *eng, int64_t now)
+{
+    double earned = (double)(now - eng->pace_ns) / 1e9 / (PACE_FRAMES * eng->plan.frame_s);
+
+    return eng->pace + earned < PACE_BURST ? eng->pace + earned : PACE_BURST;
+}
+
+/* Why nobody is admitted now, or NULL. */
+static const char *closed_for(const struct mt_engine *eng, int64_t now)
+{
+    static const char *const above[] = {"limit", "warmup", "drain", "stalled"};
+
+    if (eng->draining)
+        return "drain";
+    if (eng->gate == MT_GATE_STALLED)
+        return "stalled";
+    if (eng->n >= eng->opts.max_sessions)
+        return "limit";
+    if (eng->n >= eng->cap)
+        return above[eng->gate];
+    return eng->opts.pace && pace_at(eng, now) < 1 ? "pace" : NULL;
+}
+
 int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session,
                    const char **reason, double *retry_s, struct mt_err *e)
 {
+    int64_t now = eng->clock->now_ns(eng->clock);
+    const char *why;
     struct session *s;
     int rc;
 
-    if (eng->draining)
-        return refuse(eng, "drain", reason, retry_s);
-    if (eng->n >= eng->cap || eng->n >= eng->opts.max_sessions)
-        return refuse(eng, "limit", reason, retry_s);
+    if ((why = closed_for(eng, now)))
+        return refuse(eng, why, reason, retry_s);
     if ((rc = mt_session_new(&s, eng, o, e)) < 0)
         return rc;
     if (mt_session_reserve(s, eng) < 0) {
@@ -282,7 +319,9 @@ int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64
         return refuse(eng, "memory", reason, retry_s);
     }
     s->id = ++eng->next_id;
-    s->heard_ns = eng->clock->now_ns(eng->clock);
+    s->heard_ns = s->opened_ns = now;
+    eng->pace = pace_at(eng, now) - 1;
+    eng->pace_ns = now;
     eng->session[eng->n++] = s;
     *session = s->id;
     return 0;
@@ -291,6 +330,11 @@ int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64
 void mt_engine_set_cap(struct mt_engine *eng, int cap)
 {
     eng->cap = cap;
+}
+
+void mt_engine_set_gate(struct mt_engine *eng, enum mt_gate gate)
+{
+    eng->gate = gate;
 }
 
 void mt_engine_drain(struct mt_engine *eng)
@@ -322,6 +366,7 @@ static void drop_oldest(struct mt_engine *eng, struct session *s)
 {
     mt_ear_skip(s->ear);
     s->taken++;
+    s->skipped++;
     if (s->phase == PHASE_ENCODE)
         mt_engine_record(eng, s, MT_DROPPED, "backlog", false);
     else
@@ -371,6 +416,8 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
         while (s->begun < s->completed)
             mt_engine_record_unbegun(eng, s, MT_DROPPED, reason);
         int64_t frames = s->begun;
+        eng->n_closed++;
+        eng->closed_s += (double)(eng->clock->now_ns(eng->clock) - s->opened_ns) / 1e9;
         memmove(eng->session + i, eng->session + i + 1,
                 (size_t)(eng->n - i - 1) * sizeof(*eng->session));
         eng->n--;

@@ -18,7 +18,9 @@ struct mt_policy {
     bool rope_absolute;
 };
 
-/* "unbounded" or "window=W[,sinks=S|prompt]"; W must be above S (checked here for numbers), W >= 1. */
+/*
+ * "unbounded" or "window=W[,sinks=S|prompt]"; W must be above S (checked here for numbers), W >= 1.
+ */
 int mt_policy_parse(const char *text, struct mt_policy *out, struct mt_err *e);
 /* Writes the same form back. */
 void mt_policy_format(const struct mt_policy *p, char out[64]);
@@ -52,7 +54,10 @@ static inline bool mt_status_untruthful(enum mt_status s, int64_t tokens_out)
     return s == MT_OK && tokens_out == 0;
 }
 
-/* One frame's record; the pointers are the engine's, valid during the callback. Times in ms as in cli.md. */
+/*
+ * One frame's record; the pointers are the engine's, valid during the callback. Times in ms as in
+ * cli.md.
+ */
 struct mt_record {
     int64_t session; /* number given at open, from 1 */
     int64_t frame;
@@ -62,7 +67,7 @@ struct mt_record {
     double t_s;         /* seconds since the engine's start, when the answer was ready */
     double latency_ms, deadline_ms;
     double wait_ms, encode_ms, prefill_ms, decode_ms; /* sum to latency_ms */
-    int tokens_in; /* positions fed for this frame: audio rows and the turn's own markup (with the prompt in frame 0) */
+    int tokens_in; /* positions fed: audio rows and the turn's markup; in frame 0 the prompt, too */
     int tokens_out;    /* tokens decoded */
     int64_t kv_tokens; /* tokens the session's cache holds (a window: at most window + sinks) */
     double pool;
@@ -73,9 +78,15 @@ struct mt_record {
 
 struct mt_engine_events {
     void *ctx;
-    /* Once for every frame. A frame that is dropped for want of room has its record before an older one still in work. */
+    /*
+     * Once for every frame. A frame that is dropped for want of room has its record before an older
+     * one still in work.
+     */
     void (*frame)(void *ctx, const struct mt_record *r);
-    /* The session is gone: "end", "gone", "idle", "shutdown". Its number is never used again. */
+    /*
+     * The session is gone: "end", "gone", "idle", "stalled", "shutdown". Its number is never used
+     * again.
+     */
     void (*closed)(void *ctx, int64_t session, const char *reason, int64_t frames);
 };
 
@@ -97,6 +108,8 @@ struct mt_engine_opts {
     uint64_t seed;      /* for sessions that name none */
     bool silent_stall;  /* mark stalled frames ok, as the engines that it models do */
     int backlog;        /* frames of audio a session may have waiting */
+    bool pace; /* admit one session in 5 frames, two at once: many prefills look like overload */
+    int close_stalled; /* close a session after so many skipped frames in a row; 0: never */
     struct mt_engine_events events;
 };
 
@@ -117,7 +130,10 @@ struct mt_engine_plan {
 };
 
 struct mt_engine;
-/* -ENOSPC with the arithmetic when not one session fits; -EINVAL names the option. Nothing is owned but copied opts. */
+/*
+ * -ENOSPC with the arithmetic when not one session fits; -EINVAL names the option. Nothing is owned
+ * but copied opts.
+ */
 int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_engine_opts *o,
                   struct mt_clock *clock, struct mt_err *e);
 void mt_engine_free(struct mt_engine **eng);
@@ -138,27 +154,37 @@ struct mt_session_opts {
 void mt_session_defaults(struct mt_session_opts *o);
 
 /*
- * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "drain" and *retry_s a
- * hint in seconds; -EINVAL with e for options that can't be honoured.
+ * Admit a session: 0 and its number, or -EAGAIN with *reason one of "limit", "memory", "pace",
+ * "warmup", "stalled", "drain" and *retry_s a hint in seconds; -EINVAL with e for options that
+ * can't be honoured. The hint is the time in which a session leaves, as the closed ones lasted, and
+ * at least a second, spread by half of it so that those refused don't come back as one.
  */
 int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64_t *session,
                    const char **reason, double *retry_s, struct mt_err *e);
 /*
- * Audio at the model's rate, arrived at t_ns. Returns the samples taken: all for live sessions, else what the
- * backlog allows. -ENOENT for a session that is gone, -EINVAL after end.
+ * Audio at the model's rate, arrived at t_ns. Returns the samples taken: all for live sessions,
+ * else what the backlog allows. -ENOENT for a session that is gone, -EINVAL after end.
  */
 int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n,
                         int64_t t_ns);
 /* No more audio: the rest is a last frame, then closed("end"). */
 int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns);
-/* The client left: blocks are free when this returns; frames in hand get a record `dropped` ("gone"). */
+/*
+ * The client left: blocks are free when this returns; frames in hand get a record `dropped`
+ * ("gone").
+ */
 void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason);
 
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);
 
 void mt_engine_set_cap(struct mt_engine *eng,
-                       int cap);             /* sessions admitted at most; live ones stay */
+                       int cap); /* sessions admitted at most; live ones stay */
+/* What a controller says of its cap: why it refuses those above it. Stalled refuses everybody. */
+enum mt_gate { MT_GATE_OPEN, MT_GATE_WARMUP, MT_GATE_DRAIN, MT_GATE_STALLED };
+/* "warmup", "drain", "stalled"; any other word is open. */
+enum mt_gate mt_gate_parse(const char *mode);
+void mt_engine_set_gate(struct mt_engine *eng, enum mt_gate gate);
 void mt_engine_drain(struct mt_engine *eng); /* admit nobody any more */
 
 struct mt_engine_stats {
@@ -178,8 +204,8 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
 /* ---- teacher forcing (mt-probe logits) ---- */
 
 /*
- * Feed ids through a cache of its own under a policy, and give the log-softmax of chosen positions. Everything is
- * borrowed for the call.
+ * Feed ids through a cache of its own under a policy, and give the log-softmax of chosen positions.
+ * Everything is borrowed for the call.
  */
 struct mt_teacher {
     const int32_t *ids; /* [n], each in 0..vocab-1 */
@@ -193,12 +219,15 @@ struct mt_teacher {
     enum mt_dtype kv_type;
     int block_tokens;
     void *ctx;
-    /* Called once a position, in order; logprobs [vocab] is valid for the call. Not 0 ends the run with that value. */
+    /*
+     * Called once a position, in order; logprobs [vocab] is valid for the call. Not 0 ends the run
+     * with that value.
+     */
     int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
 };
 /*
- * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders and audio
- * rows differ, -EINVAL for an id, a position or a policy that can't be, -ENOMEM.
+ * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders
+ * and audio rows differ, -EINVAL for an id, a position or a policy that can't be, -ENOMEM.
  */
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e);
 

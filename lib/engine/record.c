@@ -1,6 +1,6 @@
 /*
- * record.c: what is said of a frame: one record each, with the time it took and where, and the count
- * of it all.
+ * record.c: what is said of a frame: one record each, with the time it took and where, and the
+ * count of it all.
  */
 #include "engine/session.h"
 

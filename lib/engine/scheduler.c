@@ -2,8 +2,9 @@
  * scheduler.c: one pass over all sessions with work, earliest deadline first: begin frames that are
  * complete, encode some, run one ragged step of prefill and decoding, answer what is done.
  *
- * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks of
- * the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has them.
+ * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks
+ * of the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has
+ * them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static void finish(struct mt_engine *eng, struct session *s, bool shortened)
         int n = mt_detok_flush(&s->detok, s->text + s->n_text, s->cap_text - s->n_text);
         s->n_text += n > 0 ? (size_t)n : 0;
     }
+    s->skipped = 0;
     mt_engine_record(eng, s, late ? MT_LATE : MT_OK, late ? "deadline" : NULL, shortened);
 }
 
@@ -48,6 +50,7 @@ static bool begin_frames(struct mt_engine *eng)
         if (mt_session_fit(s, eng, s->len + open + mt_session_frame_tokens(s, eng)) < 0) {
             mt_ear_skip(s->ear);
             s->taken++;
+            s->skipped++;
             mt_engine_record_unbegun(eng, s, MT_STALLED, "memory");
             continue;
         }
@@ -242,9 +245,12 @@ static bool leave(struct mt_engine *eng)
     for (int i = eng->n - 1; i >= 0; i--) {
         struct session *s = eng->session[i];
         bool busy = s->phase != PHASE_IDLE || s->begun < s->completed;
-        if (busy)
+        bool stalled = eng->opts.close_stalled && s->skipped >= eng->opts.close_stalled;
+        if (busy && !stalled)
             continue;
-        if (s->ended)
+        if (stalled)
+            mt_engine_close(eng, s->id, "stalled");
+        else if (s->ended)
             mt_engine_close(eng, s->id, "end");
         else if (eng->opts.idle_ns && now(eng) - s->heard_ns > eng->opts.idle_ns)
             mt_engine_close(eng, s->id, "idle");

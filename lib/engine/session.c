@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Frames that can be stamped at once: those that wait, the one in work and the last one of an ended call. */
+/*
+ * Frames that can be stamped at once: those that wait, the one in work and the last one of an ended
+ * call.
+ */
 enum { DUE_SLACK = 4 };
 
 static int frame_markup(const struct mt_layout *l)
@@ -277,7 +280,10 @@ struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
     struct prefix *p = s->prefix;
     int64_t held = p ? p->written : 0, end = s->len + n;
 
-    /* Within a step every layer appends all rows before any attention reads, so a claim holds for it too. */
+    /*
+     * Within a step every layer appends all rows before any attention reads, so a claim holds for
+     * it too.
+     */
     if (p && end > held)
         p->written = end < p->sinks ? end : p->sinks;
     return (struct mt_kv_view){

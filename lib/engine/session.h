@@ -1,8 +1,9 @@
 /*
  * session.h: the engine's own view of sessions and of itself. Internal to lib/engine.
  *
- * A session's frame goes through phases: idle (its audio is not complete) -> encode (begun, memory is
- * certain) -> prefill (feed[] is put into the cache) -> decode (one token a step) -> a record, idle.
+ * A session's frame goes through phases: idle (its audio is not complete) -> encode (begun, memory
+ * is certain) -> prefill (feed[] is put into the cache) -> decode (one token a step) -> a record,
+ * idle.
  */
 #ifndef MT_SESSION_H
 #define MT_SESSION_H
@@ -29,6 +30,8 @@ struct session {
     struct mt_policy policy; /* with sinks as a number */
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
+    int64_t opened_ns;
+    int skipped; /* frames in a row that nothing was computed for */
 
     /* The cache: a block table, as mt_kv_view reads it. */
     int32_t *blocks;
@@ -68,7 +71,12 @@ struct mt_engine {
     int64_t t_start, last_step_ns;
     int64_t next_id;
     int cap;
+    enum mt_gate gate;
     bool draining;
+    double pace; /* sessions that may come now, as of pace_ns */
+    int64_t pace_ns;
+    int64_t n_closed; /* sessions, and how long they lasted */
+    double closed_s;
     int32_t token_bytes; /* of the longest token */
     struct prefix *prefixes;
     struct session **session; /* [n], in order of admission */
@@ -98,12 +106,21 @@ void mt_session_free(struct session **s, struct mt_engine *eng);
 
 /* Reserve a bounded session's blocks (all or none): 0 or -ENOSPC, -ENOMEM. */
 int mt_session_reserve(struct session *s, struct mt_engine *eng);
-/* Blocks of an unbounded session for `tokens` in all: more are taken (-ENOSPC), or the surplus given back. */
+/*
+ * Blocks of an unbounded session for `tokens` in all: more are taken (-ENOSPC), or the surplus
+ * given back.
+ */
 int mt_session_fit(struct session *s, struct mt_engine *eng, int64_t tokens);
 
-/* Lay out the frame that begins: what is fed before the answer. Audio rows are put in once they are known. */
+/*
+ * Lay out the frame that begins: what is fed before the answer. Audio rows are put in once they are
+ * known.
+ */
 void mt_session_feed(struct session *s, int audio_rows);
-/* The view for the next n tokens, which the step being planned will append: of shared sinks those that are not held yet. */
+/*
+ * The view for the next n tokens, which the step being planned will append: of shared sinks those
+ * that are not held yet.
+ */
 struct mt_kv_view mt_session_view(const struct session *s, int64_t n);
 int64_t mt_session_kv_tokens(const struct session *s);
 /* A token was decoded: its text is added, it waits to be fed. True if it ends the answer. */

@@ -1,5 +1,5 @@
 /*
- * status.c: the words of a frame's status.
+ * status.c: the words of a frame's status, and of a controller's mode.
  */
 #include <string.h>
 
@@ -18,4 +18,14 @@ int mt_status_parse(const char *name)
         if (!strcmp(words[i], name))
             return (int)i;
     return -1;
+}
+
+enum mt_gate mt_gate_parse(const char *mode)
+{
+    static const char *const gates[] = {"open", "warmup", "drain", "stalled"};
+
+    for (size_t i = 0; i < MT_COUNT(gates); i++)
+        if (!strcmp(gates[i], mode))
+            return (enum mt_gate)i;
+    return MT_GATE_OPEN;
 }

@@ -1,7 +1,7 @@
 /*
- * teacher.c: teacher forcing: given tokens and audio rows through a cache under a policy, log-probs of
- * chosen positions out. The instrument behind mt-probe logits; it shares the model's step and the
- * cache's layout with live sessions, so that what it measures is what they compute.
+ * teacher.c: teacher forcing: given tokens and audio rows through a cache under a policy, log-probs
+ * of chosen positions out. The instrument behind mt-probe logits; it shares the model's step and
+ * the cache's layout with live sessions, so that what it measures is what they compute.
  */
 #include <errno.h>
 #include <math.h>

@@ -31,8 +31,8 @@ struct mt_rows mt_bind_rows(struct mt_binder *b, int64_t n, int width);
 void mt_unbind_rows(struct mt_backend *be, struct mt_rows *r);
 
 /*
- * Fields of a config.json object, checked: 0, or -EPROTO naming "WHERE.KEY" and the range. A missing
- * key takes `fallback` where that is not MT_NEED.
+ * Fields of a config.json object, checked: 0, or -EPROTO naming "WHERE.KEY" and the range. A
+ * missing key takes `fallback` where that is not MT_NEED.
  */
 #define MT_NEED      INT64_MIN
 #define MT_WHERE_MAX 4352 /* a path and the fields below it */
@@ -41,8 +41,9 @@ int mt_config_int(const json_t *o, const char *where, const char *key, int64_t l
 int mt_config_real(const json_t *o, const char *where, const char *key, double lo, double hi,
                    double fallback, double *out, struct mt_err *e);
 /*
- * A word that has to be one of `known`, "silu" or "default, mrope": -ENOTSUP with the list for another one, -EPROTO for
- * what is no string. Missing or null is fine, and so is o that is no object.
+ * A word that has to be one of `known`, "silu" or "default, mrope": -ENOTSUP with the list for
+ * another one, -EPROTO for what is no string. Missing or null is fine, and so is o that is no
+ * object.
  */
 int mt_config_word(const json_t *o, const char *where, const char *key, const char *known,
                    struct mt_err *e);

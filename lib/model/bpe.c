@@ -1,7 +1,8 @@
 /*
  * bpe.c: byte pair merging. The merge of lowest rank goes first, the leftmost among equals: a heap
  * of candidate pairs over a linked list of symbols, so that a word of n bytes takes n log n,
- * however long it is. Pairs that have changed since they were put there are recognised when they come up.
+ * however long it is. Pairs that have changed since they were put there are recognised when they
+ * come up.
  */
 #include "model/tokenizer.h"
 
@@ -101,8 +102,8 @@ void mt_bpe_add(struct mt_bpe *b, int32_t left, int32_t right, int32_t result)
 }
 
 /*
- * The heap holds rank and place of the left symbol in one word, so that the smaller is the earlier. Four
- * children a node: half the levels, and what is compared lies together.
+ * The heap holds rank and place of the left symbol in one word, so that the smaller is the earlier.
+ * Four children a node: half the levels, and what is compared lies together.
  */
 static void push(struct mt_bpe_work *w, uint64_t key)
 {
@@ -132,7 +133,9 @@ static uint64_t pop(struct mt_bpe_work *w)
     return top;
 }
 
-/* Look up the pair that begins at symbol `at`. The heap has room: a word has less than 3 n offers. */
+/*
+ * Look up the pair that begins at symbol `at`. The heap has room: a word has less than 3 n offers.
+ */
 static void offer(const struct mt_bpe *b, struct mt_bpe_work *w, int32_t at)
 {
     struct symbol *left = &w->symbols[at];

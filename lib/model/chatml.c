@@ -1,7 +1,7 @@
 /*
- * chatml.c: how a call is laid out in ChatML (models.md 4.4). Turn mode: each frame is a user turn with
- * the audio between its marks, then the assistant's answer. Free mode: after the system text one
- * open assistant turn, with bare audio rows in between.
+ * chatml.c: how a call is laid out in ChatML (models.md 4.4). Turn mode: each frame is a user turn
+ * with the audio between its marks, then the assistant's answer. Free mode: after the system text
+ * one open assistant turn, with bare audio rows in between.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -19,7 +19,10 @@
 
 enum { HEAD_DIM_MAX = 1024 };
 
-/* rope_theta lies beside the sizes in released files, in rope_parameters in files of transformers 5. */
+/*
+ * rope_theta lies beside the sizes in released files, in rope_parameters in files of transformers
+ * 5.
+ */
 static int parse_rope(const json_t *text, const char *where, struct mt_decoder_config *c,
                       struct mt_err *e)
 {
@@ -47,7 +50,10 @@ static int parse_rope(const json_t *text, const char *where, struct mt_decoder_c
     return mt_config_real(params, at, "rope_theta", 1.0, 1e12, c->rope_base, &c->rope_base, e);
 }
 
-/* A cache policy is the server's choice; layers that were trained to look back only so far are another model. */
+/*
+ * A cache policy is the server's choice; layers that were trained to look back only so far are
+ * another model.
+ */
 static int refuse_sliding(const json_t *text, const char *where, struct mt_err *e)
 {
     const json_t *use = json_object_get(text, "use_sliding_window"),
@@ -183,7 +189,9 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
         bind_layer(d, &b, prefix, i);
     d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
     snprintf(head, sizeof(head), "%slm_head.weight", prefix);
-    /* Config keys about tying can't be trusted (models.md 4.4): a head that is there is the head. */
+    /*
+     * Config keys about tying can't be trusted (models.md 4.4): a head that is there is the head.
+     */
     if (!mt_weights_has(w, head))
         d->head = d->embed;
     else

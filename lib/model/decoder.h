@@ -1,6 +1,6 @@
 /*
- * decoder.h: the Qwen-type text model that the families share: RMSNorm, GQA with rotary positions, gated
- * MLP. Internal to lib/model.
+ * decoder.h: the Qwen-type text model that the families share: RMSNorm, GQA with rotary positions,
+ * gated MLP. Internal to lib/model.
  */
 #ifndef MT_DECODER_H
 #define MT_DECODER_H
@@ -38,8 +38,8 @@ struct mt_decoder {
 };
 
 /*
- * Bind the tensors PREFIXmodel.… and HEAD_PREFIXlm_head.weight and allocate a step's activations. On failure call
- * mt_decoder_free all the same.
+ * Bind the tensors PREFIXmodel.… and HEAD_PREFIXlm_head.weight and allocate a step's activations.
+ * On failure call mt_decoder_free all the same.
  */
 int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, const char *prefix,
                     struct mt_weights *w, struct mt_backend *be, const struct mt_model_opts *o,

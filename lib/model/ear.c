@@ -1,7 +1,7 @@
 /*
- * ear.c: the samples of one session between the wire and the encoder: a bounded queue, cut into frames.
- * A frame is complete when its own samples and the lookahead behind them were heard, or the audio ended. What
- * the front end of a family does with them is the family's.
+ * ear.c: the samples of one session between the wire and the encoder: a bounded queue, cut into
+ * frames. A frame is complete when its own samples and the lookahead behind them were heard, or the
+ * audio ended. What the front end of a family does with them is the family's.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,10 @@
 
 #include "model/family.h"
 
-/* Behind the waiting frames stand the lookahead, and what a front end has not consumed of a frame done. */
+/*
+ * Behind the waiting frames stand the lookahead, and what a front end has not consumed of a frame
+ * done.
+ */
 int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog)
 {
     return (int64_t)frame_samples * backlog + 2 * (int64_t)m->info.lookahead_samples +

@@ -1,6 +1,6 @@
 /*
- * encoder.h: the Whisper-type encoder layers that the audio towers share (models.md 2.4): bidirectional
- * attention inside spans of rows, LayerNorm, GELU. Internal to lib/model.
+ * encoder.h: the Whisper-type encoder layers that the audio towers share (models.md 2.4):
+ * bidirectional attention inside spans of rows, LayerNorm, GELU. Internal to lib/model.
  */
 #ifndef MT_ENCODER_H
 #define MT_ENCODER_H
@@ -23,7 +23,10 @@ struct mt_encoder {
     struct mt_rows h, q, k, v, att, f; /* scratch of a pass */
 };
 
-/* Bind PREFIXlayers.… and scratch for max_rows rows. Failures stick in b; call mt_encoder_free all the same. */
+/*
+ * Bind PREFIXlayers.… and scratch for max_rows rows. Failures stick in b; call mt_encoder_free all
+ * the same.
+ */
 void mt_encoder_bind(struct mt_encoder *enc, const struct mt_encoder_config *cfg,
                      struct mt_binder *b, const char *prefix, int max_rows);
 void mt_encoder_free(struct mt_encoder *enc, struct mt_backend *be);

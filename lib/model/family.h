@@ -29,8 +29,8 @@ struct mt_family {
     const struct mt_synth_shape *shapes; /* ends with a NULL name */
 
     /*
-     * Bind everything of a model whose weights, backend and options are set; fill info and own. config
-     * is the root of config.json, where its name for errors.
+     * Bind everything of a model whose weights, backend and options are set; fill info and own.
+     * config is the root of config.json, where its name for errors.
      */
     int (*open)(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e);
     void (*close)(struct mt_model *m);
@@ -53,8 +53,8 @@ struct mt_family {
 extern const struct mt_family mt_family_qwen2_5_omni;
 
 /*
- * What every ear begins with: the samples that wait, and how they are cut into frames. Families keep
- * their front end behind it.
+ * What every ear begins with: the samples that wait, and how they are cut into frames. Families
+ * keep their front end behind it.
  */
 struct mt_ear {
     struct mt_model *m;

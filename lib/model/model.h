@@ -1,7 +1,7 @@
 /*
  * model.h: what is loaded: weights from any source, tokenizers, and a model family behind one
- * interface. A family is one file: its configuration, its tensors, and its forward passes written over
- * kernels.h. The engine knows a model only through this header.
+ * interface. A family is one file: its configuration, its tensors, and its forward passes written
+ * over kernels.h. The engine knows a model only through this header.
  */
 #ifndef MT_MODEL_H
 #define MT_MODEL_H
@@ -13,8 +13,9 @@
 /* ---- weights ---- */
 
 /*
- * Named tensors from one source: safetensors (mapped), or synth: (made from a seed). The family asks
- * for each tensor by name and shape; tensors that nobody asks for are other models' and are skipped.
+ * Named tensors from one source: safetensors (mapped), or synth: (made from a seed). The family
+ * asks for each tensor by name and shape; tensors that nobody asks for are other models' and are
+ * skipped.
  */
 struct mt_weights;
 
@@ -27,12 +28,16 @@ void mt_weights_close(struct mt_weights **w);
 
 /*
  * The bytes of tensor `name`, which must have exactly these dims (1..4), else -EPROTO naming both
- * shapes; -ENOENT when absent. As a matrix: rows = dims[0], cols = the rest; one dim: one row. Owned by w.
+ * shapes; -ENOENT when absent. As a matrix: rows = dims[0], cols = the rest; one dim: one row.
+ * Owned by w.
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
-/* For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64 tensors are not offered. */
+/*
+ * For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64
+ * tensors are not offered.
+ */
 int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],
                     struct mt_bytes *out);
 /* Bytes of tensor data handed out so far. */
@@ -63,24 +68,30 @@ int mt_tokenizer_size(const struct mt_tokenizer *t);
 int32_t mt_tokenizer_special(const struct mt_tokenizer *t, const char *text);
 bool mt_tokenizer_is_special(const struct mt_tokenizer *t, int32_t id);
 /*
- * Text to ids: special tokens are cut out first (when `specials`; else their text is ordinary), the rest NFC-normalised where the tokenizer says so,
- * split by its pattern and merged. *ids is malloc'ed, the caller's. -EILSEQ for invalid UTF-8.
+ * Text to ids: special tokens are cut out first (when `specials`; else their text is ordinary), the
+ * rest NFC-normalised where the tokenizer says so, split by its pattern and merged. *ids is
+ * malloc'ed, the caller's. -EILSEQ for invalid UTF-8.
  */
 int mt_tokenizer_encode(const struct mt_tokenizer *t, const char *text, size_t len, bool specials,
                         int32_t **ids, size_t *n, struct mt_err *e);
-/* Bytes of a token (special tokens: their text); not NUL terminated; length 0 for ids without text. */
+/*
+ * Bytes of a token (special tokens: their text); not NUL terminated; length 0 for ids without text.
+ */
 const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t *len);
 
 /*
  * Streaming text: bytes of tokens in, whole UTF-8 out. An incomplete character waits (at most 3
- * bytes) for the next token; bytes that can't become one are replaced by U+FFFD (maximal subparts, as
- * Unicode recommends). Special tokens print nothing unless `specials`.
+ * bytes) for the next token; bytes that can't become one are replaced by U+FFFD (maximal subparts,
+ * as Unicode recommends). Special tokens print nothing unless `specials`.
  */
 struct mt_detok {
     unsigned char hold[4];
     int n;
 };
-/* Longest output for one token of len bytes (3 (len + 3) + 1). Returns the bytes written (NUL terminated behind), or -ENOSPC. */
+/*
+ * Longest output for one token of len bytes (3 (len + 3) + 1). Returns the bytes written (NUL
+ * terminated behind), or -ENOSPC.
+ */
 int mt_detok_push(struct mt_detok *d, const struct mt_tokenizer *t, int32_t id, bool specials,
                   char *out, size_t cap);
 /* What waits becomes U+FFFD. */
@@ -111,8 +122,8 @@ struct mt_model_opts {
 };
 
 /*
- * What stands behind "synth:", taken apart: NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]. The name is not looked up.
- * -EINVAL with the reason; *out is untouched then.
+ * What stands behind "synth:", taken apart: NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]. The name
+ * is not looked up. -EINVAL with the reason; *out is untouched then.
  */
 struct mt_synth_spec {
     char name[64];
@@ -123,16 +134,20 @@ struct mt_synth_spec {
 int mt_synth_spec_parse(struct mt_synth_spec *out, const char *list, struct mt_err *e);
 
 /*
- * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the default
- * (synth:qwen2.5-omni-tiny). The backend and the directory's files must outlive the model, o and spec need not. Errors
- * name the file and the field or tensor: -ENOENT (no such file or tensor), -EPROTO (broken, or sizes that don't
- * agree), -ENOTSUP (another kind of model), -EINVAL (a wrong synth: or o), -ENOMEM; *out is NULL then.
+ * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the
+ * default (synth:qwen2.5-omni-tiny). The backend and the directory's files must outlive the model,
+ * o and spec need not. Errors name the file and the field or tensor: -ENOENT (no such file or
+ * tensor), -EPROTO (broken, or sizes that don't agree), -ENOTSUP (another kind of model), -EINVAL
+ * (a wrong synth: or o), -ENOMEM; *out is NULL then.
  */
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
-/* NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only teacher forcing. */
+/*
+ * NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only
+ * teacher forcing.
+ */
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);
 struct mt_backend *mt_model_backend(const struct mt_model *m);
 
@@ -149,9 +164,10 @@ struct mt_layout {
     int n_stop;
 };
 /*
- * system: text of the system turn, NULL for the model's default, "" for none; special tokens spelled in it are text.
- * *out is the caller's, to be freed; untouched on failure: -EILSEQ (system is no UTF-8), -ENOENT (no
- * tokenizer), -EPROTO (a tokenizer of another model: ids beyond the table, a mark missing), -ENOMEM.
+ * system: text of the system turn, NULL for the model's default, "" for none; special tokens
+ * spelled in it are text. *out is the caller's, to be freed; untouched on failure: -EILSEQ (system
+ * is no UTF-8), -ENOENT (no tokenizer), -EPROTO (a tokenizer of another model: ids beyond the
+ * table, a mark missing), -ENOMEM.
  */
 int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
                     struct mt_layout *out, struct mt_err *e);
@@ -160,9 +176,10 @@ void mt_layout_free(struct mt_layout *l);
 /* ---- audio into the model ---- */
 
 /*
- * One session's ear: samples not yet encoded, front end state, and the audio rows of the frame in work. All
- * bounded, all allocated here. frame_samples: mt_model_info's frame_step and frame_min hold (else
- * -EINVAL). backlog: whole frames that may wait (at least 1), so that mt_ear_frames never passes backlog + 1 before the end.
+ * One session's ear: samples not yet encoded, front end state, and the audio rows of the frame in
+ * work. All bounded, all allocated here. frame_samples: mt_model_info's frame_step and frame_min
+ * hold (else -EINVAL). backlog: whole frames that may wait (at least 1), so that mt_ear_frames
+ * never passes backlog + 1 before the end.
  */
 struct mt_ear;
 int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -184,13 +201,14 @@ int mt_ear_frames(const struct mt_ear *ear);
  */
 int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
 /*
- * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all the same, so that
- * the next one is encoded as if it had been. Without a complete frame: nothing.
+ * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all
+ * the same, so that the next one is encoded as if it had been. Without a complete frame: nothing.
  */
 void mt_ear_skip(struct mt_ear *ear);
 /*
- * Encode the oldest complete frame of each of n different ears, as one ragged batch; afterwards ear i holds
- * mt_ear_rows() rows until its next encode or skip. 0, or -EINVAL when one has no complete frame (then none is encoded).
+ * Encode the oldest complete frame of each of n different ears, as one ragged batch; afterwards ear
+ * i holds mt_ear_rows() rows until its next encode or skip. 0, or -EINVAL when one has no complete
+ * frame (then none is encoded).
  */
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n);
 /* [*n_rows, hidden], the ear's; 0 rows before the first encode and after a skip. */
@@ -198,9 +216,9 @@ struct mt_rows mt_ear_rows(const struct mt_ear *ear, int *n_rows);
 /* Mel frames that the last encoded frame had. */
 int mt_ear_mel_frames(const struct mt_ear *ear);
 /*
- * A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden], the caller's; *mel_frames, unless
- * NULL, how many mel frames the clip has. -EINVAL for a
- * clip too short to give a row, -E2BIG for one that is longer than the model takes, -ENOMEM.
+ * A whole clip at once, offline rule (mt-probe embed): *rows is malloc'ed [n_rows, hidden], the
+ * caller's; *mel_frames, unless NULL, how many mel frames the clip has. -EINVAL for a clip too
+ * short to give a row, -E2BIG for one that is longer than the model takes, -ENOMEM.
  */
 int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
                         int64_t *n_rows, int64_t *mel_frames, struct mt_err *e);
@@ -226,8 +244,9 @@ struct mt_step {
 struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
                                      enum mt_dtype type);
 /*
- * Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. -EINVAL, with nothing computed, for more
- * rows or wanted ones than the model was opened for. Ids, rows and blocks are trusted.
+ * Run a step; logits row i ([vocab]) belongs to want[i], valid until the next step. -EINVAL, with
+ * nothing computed, for more rows or wanted ones than the model was opened for. Ids, rows and
+ * blocks are trusted.
  */
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
                   struct mt_rows *logits);

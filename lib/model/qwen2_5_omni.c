@@ -88,7 +88,10 @@ static int parse_tower(const json_t *audio, const char *where, struct tower *t,
     return 0;
 }
 
-/* Rows out of a block of t mel frames: conv2 halves (rounded up), the pooling halves (rounded down). */
+/*
+ * Rows out of a block of t mel frames: conv2 halves (rounded up), the pooling halves (rounded
+ * down).
+ */
 static int block_rows(int t)
 {
     return t < 1 ? 0 : ((t - 1) / 2 + 1) / 2;
@@ -152,8 +155,9 @@ static void free_tower(struct mt_backend *be, struct tower *t)
 }
 
 /*
- * One pass over n blocks whose scaled mel lies in host_mel, one block behind the other. The spans become those
- * of the positions before pooling; half of each, rounded down, are its rows in tower.out.
+ * One pass over n blocks whose scaled mel lies in host_mel, one block behind the other. The spans
+ * become those of the positions before pooling; half of each, rounded down, are its rows in
+ * tower.out.
  */
 static void run_tower(struct mt_backend *be, struct omni *o, struct mt_span *span, int n)
 {
@@ -187,7 +191,10 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
     const struct omni *o = m->own;
     int frames = frame_samples / MT_MEL_HOP, block = block_frames(o);
 
-    /* A last, shorter frame never has more: rows grow with frames, and its padding stays below a frame. */
+    /*
+     * A last, shorter frame never has more: rows grow with frames, and its padding stays below a
+     * frame.
+     */
     return frames / block * block_rows(block) + block_rows(frames % block);
 }
 
@@ -516,7 +523,10 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     return mt_decoder_step(&o->lm, kv, s, logits);
 }
 
-/* Shapes for synth:NAME. The tiny one has an own small vocabulary, so its special ids are small too. */
+/*
+ * Shapes for synth:NAME. The tiny one has an own small vocabulary, so its special ids are small
+ * too.
+ */
 #define OMNI(text, audio, ids)                                                                     \
     "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"text_config\":{" text                  \
     ",\"rope_theta\":1000000.0,\"rms_norm_eps\":1e-6},\"audio_config\":{\"num_mel_bins\":128,"     \

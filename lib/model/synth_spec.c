@@ -1,6 +1,6 @@
 /*
- * synth_spec.c: "synth:NAME[,seed=N][,layers=N][,dtype=T]" taken apart. Which names there are is known by who
- * has the shapes: the families (weights to run) and mt-predict (bytes to count).
+ * synth_spec.c: "synth:NAME[,seed=N][,layers=N][,dtype=T]" taken apart. Which names there are is
+ * known by who has the shapes: the families (weights to run) and mt-predict (bytes to count).
  */
 #include <errno.h>
 #include <stdio.h>

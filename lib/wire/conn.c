@@ -1,7 +1,8 @@
 /*
- * conn.c: one connection of the server. What it may hold is bounded on both sides: bytes read and not
- * yet accepted by the engine (then it is not read any more; the engine gives credit back), and bytes
- * written and not yet read by the client (then it is cut off). What a client's objects mean is in requests.c.
+ * conn.c: one connection of the server. What it may hold is bounded on both sides: bytes read and
+ * not yet accepted by the engine (then it is not read any more; the engine gives credit back), and
+ * bytes written and not yet read by the client (then it is cut off). What a client's objects mean
+ * is in requests.c.
  */
 #include "wire/conn.h"
 
@@ -224,8 +225,10 @@ void mt_conn_say(struct mt_conn *c, json_t *obj)
     free(line);
 }
 
-/* No more is said. What the client still sends is read for a while and thrown away: closing a socket
- * with unread data would reset it, and the last line might never be seen. */
+/*
+ * No more is said. What the client still sends is read for a while and thrown away: closing a
+ * socket with unread data would reset it, and the last line might never be seen.
+ */
 static void conn_shut(struct mt_conn *c)
 {
     if (c->closing || c->role == LINGER)

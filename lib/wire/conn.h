@@ -40,7 +40,10 @@ struct mt_conn {
 
 /* ---- conn.c ---- */
 
-/* One object to the client; may end in the connection's close, never in a wait. Takes the reference. */
+/*
+ * One object to the client; may end in the connection's close, never in a wait. Takes the
+ * reference.
+ */
 void mt_conn_say(struct mt_conn *c, json_t *obj);
 /* Say what is wrong, forget the session and close. Returns -EPROTO, which ends the reading too. */
 int mt_conn_fail(struct mt_conn *c, const char *text);

@@ -1,6 +1,6 @@
 /*
- * feed_pipe.c: one session's side of the wire onto a descriptor: what mt-feed writes into a pipe or a file. Waits in
- * one place (ppoll on the reader and on the sound), where signals come in.
+ * feed_pipe.c: one session's side of the wire onto a descriptor: what mt-feed writes into a pipe or
+ * a file. Waits in one place (ppoll on the reader and on the sound), where signals come in.
  */
 #include "wire/feed_stream.h"
 
@@ -13,7 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Paced pieces divide the beats of the models there are (80 ms, 1 s, 2 s), so that no frame waits for a piece. */
+/*
+ * Paced pieces divide the beats of the models there are (80 ms, 1 s, 2 s), so that no frame waits
+ * for a piece.
+ */
 #define PACED_NS   (20 * MT_NS_PER_MS)
 #define UNPACED_NS MT_NS_PER_S
 /* What a model hears beyond a frame's end: sent with it. */
@@ -123,7 +126,10 @@ static int put_sound(struct feed_out *out, const struct mt_feed_opts *o, struct 
         if (got < 0)
             t->source_failed = true;
         if (got == 0 && (o->pace || st->n == 0)) {
-            /* A live source: when it has more; paced, what it has goes out with the rest of its piece. */
+            /*
+             * A live source: when it has more; paced, what it has goes out with the rest of its
+             * piece.
+             */
             rc = wait_until(out, mt_tape_wait_fd(st->tape), POLLIN, INT64_MAX);
             if (rc < 0 && rc != -EINTR)
                 return rc;

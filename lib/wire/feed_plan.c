@@ -48,7 +48,9 @@ double mt_feed_phase(const struct mt_feed_opts *o, int64_t i)
     case MT_PHASE_RANDOM:
         return draw(o, i, DRAW_PHASE);
     case MT_PHASE_SPREAD:
-        /* Sessions that come and go: multiples of the golden ratio lie evenly whichever are alive. */
+        /*
+         * Sessions that come and go: multiples of the golden ratio lie evenly whichever are alive.
+         */
         return o->arrivals == MT_ARRIVE_ALL ? (double)i / (double)o->sessions
                                             : fmod((double)i * GOLDEN, 1);
     case MT_PHASE_LOCKED:

@@ -1,6 +1,7 @@
 /*
- * mt_feed_record.c: the accounts of a session: which frames were sent and when they were due, which records came
- * back. One frame, one record: whatever stays unanswered gets its record here at the end.
+ * mt_feed_record.c: the accounts of a session: which frames were sent and when they were due, which
+ * records came back. One frame, one record: whatever stays unanswered gets its record here at the
+ * end.
  */
 #include "wire/feed_run.h"
 
@@ -107,8 +108,8 @@ void mt_feed_record_rest(struct feed_session *s)
     double rest = fmod((double)s->stream.sent, s->frame_samples);
 
     /*
-     * The server may convert the rate, and then a last frame of next to nothing can round to nothing: it says so
-     * with its own count.
+     * The server may convert the rate, and then a last frame of next to nothing can round to
+     * nothing: it says so with its own count.
      */
     if (s->n_due > 0 && s->closed_frames == s->first + (int64_t)s->n_due - 1 && rest > 0 &&
         rest < s->run->o->open.rate_hz / 1000.0 && !s->due[s->n_due - 1].answered) {

@@ -1,6 +1,6 @@
 /*
- * feed_run.h: private to the feeder: a run (feeder.c: the loop, arrivals, the one timer) and its sessions
- * (feed_session.c: one connection, its protocol and its accounts).
+ * feed_run.h: private to the feeder: a run (feeder.c: the loop, arrivals, the one timer) and its
+ * sessions (feed_session.c: one connection, its protocol and its accounts).
  */
 #ifndef MT_FEED_RUN_H
 #define MT_FEED_RUN_H
@@ -53,7 +53,9 @@ struct feed_session {
     int64_t ahead_samples;
     int64_t piece; /* the frame that is being prepared or waits for its time */
 
-    /* Frames sent and not yet answered: due[i] is frame first + i; all before `first` are answered. */
+    /*
+     * Frames sent and not yet answered: due[i] is frame first + i; all before `first` are answered.
+     */
     struct feed_due *due;
     int64_t first;
     size_t n_due, cap_due;

@@ -1,6 +1,7 @@
 /*
- * feed_session.c: one connection: open, then each frame's sound at its own absolute time (or, unpaced, as
- * fast as the server takes it), then end. Reading the answers never holds back the sending.
+ * feed_session.c: one connection: open, then each frame's sound at its own absolute time (or,
+ * unpaced, as fast as the server takes it), then end. Reading the answers never holds back the
+ * sending.
  */
 #include "wire/feed_run.h"
 
@@ -106,7 +107,10 @@ static void written(uv_write_t *req, int status)
 
     s->unsent_bytes -= w->n;
     if (s->state == FEED_SENDING && status < 0) {
-        /* The server left; what it said before it did is still read, and the end of that closes the session. */
+        /*
+         * The server left; what it said before it did is still read, and the end of that closes the
+         * session.
+         */
         s->stream.n = 0;
         s->stream.ended = true;
         mt_feed_wake_at(s, INT64_MAX);
@@ -143,7 +147,10 @@ static void write_out(struct feed_session *s, struct feed_write *w)
     }
 }
 
-/* Room for audio bytes and the line of obj behind them; takes the reference. Writes the line at `at`. */
+/*
+ * Room for audio bytes and the line of obj behind them; takes the reference. Writes the line at
+ * `at`.
+ */
 static struct feed_write *write_new(size_t audio)
 {
     struct feed_write *w = calloc(1, sizeof(*w) + audio + 64);
@@ -304,7 +311,10 @@ static void session_connect(struct feed_session *s)
 
 /* ---- sending ---- */
 
-/* The sample that completes frame k at the server: its own last one and what the model must hear beyond it. */
+/*
+ * The sample that completes frame k at the server: its own last one and what the model must hear
+ * beyond it.
+ */
 static int64_t frame_end(const struct feed_session *s, int64_t k)
 {
     double end = ceil((double)(k + 1) * s->frame_samples - 1e-6) + (double)s->ahead_samples;
@@ -322,8 +332,9 @@ static int64_t due_of(const struct feed_session *s, int64_t sample)
 }
 
 /*
- * Hold the sound of the next frame, so that it lies ready when it is due. False: the pipe has less than that. What a
- * pipe brings after its time is due when it comes: its lateness is not the server's.
+ * Hold the sound of the next frame, so that it lies ready when it is due. False: the pipe has less
+ * than that. What a pipe brings after its time is due when it comes: its lateness is not the
+ * server's.
  */
 static bool prepare(struct feed_session *s)
 {
@@ -380,7 +391,10 @@ static void send_held(struct feed_session *s)
         s->piece++;
     }
     if (st->ended) {
-        /* The rest, and frames that only waited for what the model hears beyond them, are complete with `end`. */
+        /*
+         * The rest, and frames that only waited for what the model hears beyond them, are complete
+         * with `end`.
+         */
         while (rc == 0 && (double)s->piece * s->frame_samples < (double)st->sent - 1e-6) {
             rc = mt_feed_record_sent(s, due_to_record(s, st->sent, now));
             s->piece++;

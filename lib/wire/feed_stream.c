@@ -1,6 +1,6 @@
 /*
- * feed_stream.c: samples from a tape, held until they are due, and written as audio messages. What is
- * counted here is what left: every sample of the tape up to the budget, once.
+ * feed_stream.c: samples from a tape, held until they are due, and written as audio messages. What
+ * is counted here is what left: every sample of the tape up to the budget, once.
  */
 #include "wire/feed_stream.h"
 
@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Far below MT_WIRE_PAYLOAD_MAX, so that a reader that buffers whole messages is not asked for much. */
+/*
+ * Far below MT_WIRE_PAYLOAD_MAX, so that a reader that buffers whole messages is not asked for
+ * much.
+ */
 enum { MESSAGE_SAMPLES = 256 << 10, MESSAGE_LINE = 64 };
 
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,

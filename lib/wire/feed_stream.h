@@ -1,5 +1,6 @@
 /*
- * feed_stream.h: one session's sound in pieces: from a tape to audio messages, counting samples; see feed_stream.c.
+ * feed_stream.h: one session's sound in pieces: from a tape to audio messages, counting samples;
+ * see feed_stream.c.
  */
 #ifndef MT_FEED_STREAM_H
 #define MT_FEED_STREAM_H
@@ -20,11 +21,15 @@ int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first,
                         double length_s, int rate_hz);
 void mt_feed_stream_close(struct feed_stream *s);
 /*
- * Hold everything up to sample `upto` of the session. 1 when it is there or the sound has ended (s->ended), 0 when a
- * pipe has no more now, negative with e when the source failed (and has ended).
+ * Hold everything up to sample `upto` of the session. 1 when it is there or the sound has ended
+ * (s->ended), 0 when a pipe has no more now, negative with e when the source failed (and has
+ * ended).
  */
 int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e);
-/* Bytes of the audio messages for all that is held, and the messages; returns the bytes written. Counts the samples as sent. */
+/*
+ * Bytes of the audio messages for all that is held, and the messages; returns the bytes written.
+ * Counts the samples as sent.
+ */
 size_t mt_feed_stream_room(const struct feed_stream *s);
 size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out);
 

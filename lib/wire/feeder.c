@@ -1,6 +1,7 @@
 /*
- * feeder.c: a run of sessions in one thread: one loop, one absolute timer (a timerfd on CLOCK_MONOTONIC, exact to
- * what the kernel does, where the loop's own timers round to milliseconds), and a heap of what is due next.
+ * feeder.c: a run of sessions in one thread: one loop, one absolute timer (a timerfd on
+ * CLOCK_MONOTONIC, exact to what the kernel does, where the loop's own timers round to
+ * milliseconds), and a heap of what is due next.
  */
 #include "wire/feed_run.h"
 
@@ -207,7 +208,9 @@ void mt_feed_session_gone(struct feed_session *s)
     finish_if_done(r);
 }
 
-/* Sessions stay on the list until their handles are closed, so it can be walked while they close. */
+/*
+ * Sessions stay on the list until their handles are closed, so it can be walked while they close.
+ */
 static void for_all(struct feed_run *r, void (*act)(struct feed_session *s))
 {
     r->next_index = r->o->sessions;

@@ -1,7 +1,8 @@
 /*
  * feeder.h: calls made of sound: many paced sessions on one socket from one thread, or one session
- * onto a descriptor. A frame is sent at an absolute time and never later because an answer was late,
- * so the load is the same whatever the server does; each frame sent ends in exactly one record.
+ * onto a descriptor. A frame is sent at an absolute time and never later because an answer was
+ * late, so the load is the same whatever the server does; each frame sent ends in exactly one
+ * record.
  */
 #ifndef MT_FEEDER_H
 #define MT_FEEDER_H
@@ -42,7 +43,10 @@ struct mt_feed_opts {
     void (*progress)(void *ctx, double run_s);
 };
 
-/* When session i arrives after the one before it, how long it sends, and where its frames lie in the beat (0..1). Seeded. */
+/*
+ * When session i arrives after the one before it, how long it sends, and where its frames lie in
+ * the beat (0..1). Seeded.
+ */
 double mt_feed_gap_s(const struct mt_feed_opts *o, int64_t i);
 double mt_feed_length_s(const struct mt_feed_opts *o, int64_t i,
                         double arrived_s); /* INFINITY: as long as the files */
@@ -66,17 +70,18 @@ struct mt_feed_totals {
 };
 
 /*
- * Run all sessions on o->socket until the last one ended. SIGINT and SIGTERM: each session says `end` and a
- * short while is left for the answers; the second one ends the run. Negative errno with e when the run could
- * not start or had to stop (no server, another frame length, a line that could not be written: then e is empty).
- * t is filled in either case. Raises the limit on open files as far as it may.
+ * Run all sessions on o->socket until the last one ended. SIGINT and SIGTERM: each session says
+ * `end` and a short while is left for the answers; the second one ends the run. Negative errno with
+ * e when the run could not start or had to stop (no server, another frame length, a line that could
+ * not be written: then e is empty). t is filled in either case. Raises the limit on open files as
+ * far as it may.
  */
 int mt_feed_socket(struct mt_reel *r, const struct mt_feed_opts *o, struct mt_feed_totals *t,
                    struct mt_err *e);
 
 /*
- * One session's side of the wire onto a descriptor: open, audio, end. SIGINT or SIGTERM end it in order, the second at
- * once. -EPIPE when the reader left. t: interrupted, source_failed.
+ * One session's side of the wire onto a descriptor: open, audio, end. SIGINT or SIGTERM end it in
+ * order, the second at once. -EPIPE when the reader left. t: interrupted, source_failed.
  */
 int mt_feed_pipe(struct mt_reel *r, const struct mt_feed_opts *o, int fd, struct mt_feed_totals *t,
                  struct mt_err *e);

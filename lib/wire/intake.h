@@ -1,6 +1,6 @@
 /*
- * intake.h: private to lib/wire: one session's PCM on its way into the engine: bytes to samples, and to
- * the model's rate, a bounded piece at a time.
+ * intake.h: private to lib/wire: one session's PCM on its way into the engine: bytes to samples,
+ * and to the model's rate, a bounded piece at a time.
  */
 #ifndef MT_WIRE_INTAKE_H
 #define MT_WIRE_INTAKE_H

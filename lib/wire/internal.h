@@ -22,7 +22,8 @@ struct mt_wire_status {
     double t_s, oldest_ms, pool;
     int sessions, pending, cap;
 };
-json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s);
+json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s,
+                            const struct mt_engine *eng);
 
 /* The object as one line with its newline, malloc'ed; takes the reference. NULL without memory. */
 char *mt_wire_line(json_t *obj, size_t *n);

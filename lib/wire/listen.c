@@ -1,7 +1,8 @@
 /*
- * listen.c: a socket file, made so that nobody else's is lost: whether the one that is there is stale
- * is asked by connecting, and asking, removing and binding are one step under a lock on the directory, since
- * two servers that start at once would else each take the other's new socket for a stale one.
+ * listen.c: a socket file, made so that nobody else's is lost: whether the one that is there is
+ * stale is asked by connecting, and asking, removing and binding are one step under a lock on the
+ * directory, since two servers that start at once would else each take the other's new socket for a
+ * stale one.
  */
 #include "wire/listen.h"
 

@@ -15,8 +15,8 @@ struct mt_listener {
 };
 
 /*
- * A listening Unix socket at path, mode 0600 from its first instant. A dead server's file is replaced;
- * -EADDRINUSE for a live one's, -EEXIST for a file that is no socket, -ENAMETOOLONG.
+ * A listening Unix socket at path, mode 0600 from its first instant. A dead server's file is
+ * replaced; -EADDRINUSE for a live one's, -EEXIST for a file that is no socket, -ENAMETOOLONG.
  */
 int mt_listen(struct mt_listener *l, const char *path, struct mt_err *e);
 /* Remove the file if it is still ours. The descriptor is the caller's. */

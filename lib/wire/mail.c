@@ -1,7 +1,7 @@
 /*
  * mail.c: the boxes between the I/O thread and the engine thread. Only the engine ever waits in a
- * push, for a reader that is nothing but a loop, and only the I/O thread fills the other box, bounded a
- * connection at a time: so the two can't wait for each other.
+ * push, for a reader that is nothing but a loop, and only the I/O thread fills the other box,
+ * bounded a connection at a time: so the two can't wait for each other.
  */
 #include "wire/mail.h"
 

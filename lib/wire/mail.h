@@ -1,6 +1,7 @@
 /*
- * mail.h: private to lib/wire: what the I/O thread and the engine thread say to each other. A box is a
- * queue under one lock that is held for a few pointers only; a mail is owned by whoever holds it.
+ * mail.h: private to lib/wire: what the I/O thread and the engine thread say to each other. A box
+ * is a queue under one lock that is held for a few pointers only; a mail is owned by whoever holds
+ * it.
  */
 #ifndef MT_WIRE_MAIL_H
 #define MT_WIRE_MAIL_H
@@ -35,10 +36,11 @@ struct mt_mail {
     struct mt_wire_open *open; /* owned */
     const char *reason;        /* static */
     int cap;
-    bool first;   /* the answer is the first object on its connection */
-    bool finish;  /* the connection's last line */
-    bool watch;   /* a record: watchers get it too */
-    size_t n, at; /* bytes of data, and how many are used up */
+    enum mt_gate gate; /* with it */
+    bool first;        /* the answer is the first object on its connection */
+    bool finish;       /* the connection's last line */
+    bool watch;        /* a record: watchers get it too */
+    size_t n, at;      /* bytes of data, and how many are used up */
     unsigned char data[];
 };
 
@@ -60,7 +62,9 @@ void mt_box_free(struct mt_box *b);
 /* Takes m. True if the box was empty. Waits while it is over its max. */
 bool mt_box_push(struct mt_box *b, struct mt_mail *m);
 void mt_box_push_front(struct mt_box *b, struct mt_mail *m);
-/* All of it, in order; waits up to wait_ns for something (0: not, -1: for ever), or until closed. */
+/*
+ * All of it, in order; waits up to wait_ns for something (0: not, -1: for ever), or until closed.
+ */
 struct mt_mail *mt_box_take(struct mt_box *b, int64_t wait_ns);
 /* Throw away what a connection still has in the box. */
 void mt_box_purge(struct mt_box *b, uint64_t conn);

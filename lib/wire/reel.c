@@ -1,6 +1,7 @@
 /*
- * reel.c: the files of a run, and the tapes that read them. A file is a clip (decoded once, shared),
- * a file that each tape reads for itself, or a pipe, which only one tape can read and only once.
+ * reel.c: the files of a run, and the tapes that read them. A file is a clip (decoded once,
+ * shared), a file that each tape reads for itself, or a pipe, which only one tape can read and only
+ * once.
  */
 #include "wire/reel.h"
 #include "wire/reel_pipe.h"
@@ -154,7 +155,10 @@ static int source_open(struct mt_reel *r, struct source *s, const struct mt_reel
     s->kind = is_pipe(s->path) ? SOURCE_PIPE : SOURCE_FILE;
     if (!o->shared && s->kind == SOURCE_PIPE)
         return mt_reel_pipe_open(&s->pipe, sound, r->rate_hz, e);
-    /* A single tape reads a file as it goes; and what is known to be too long is not decoded to find out. */
+    /*
+     * A single tape reads a file as it goes; and what is known to be too long is not decoded to
+     * find out.
+     */
     if (s->kind == SOURCE_FILE &&
         (!o->shared || info->frames / info->rate_hz > room / r->rate_hz)) {
         mt_sound_close(&sound);

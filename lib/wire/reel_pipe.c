@@ -1,7 +1,8 @@
 /*
- * reel_pipe.c: a thread reads and converts a pipe into a ring of a few seconds, so that whoever keeps
- * the beat never waits for it. An eventfd is readable while there is something to take (samples, the
- * end, an error). A full ring makes the thread wait, and with it whoever writes into the pipe.
+ * reel_pipe.c: a thread reads and converts a pipe into a ring of a few seconds, so that whoever
+ * keeps the beat never waits for it. An eventfd is readable while there is something to take
+ * (samples, the end, an error). A full ring makes the thread wait, and with it whoever writes into
+ * the pipe.
  */
 #include "wire/reel_pipe.h"
 
@@ -178,7 +179,9 @@ void mt_reel_pipe_close(struct mt_reel_pipe **pp)
     *pp = NULL;
     if (!p)
         return;
-    /* A read that waits for input can't be called back: then the thread frees what it still uses. */
+    /*
+     * A read that waits for input can't be called back: then the thread frees what it still uses.
+     */
     pthread_mutex_lock(&p->lock);
     p->left = true;
     ended = p->ended;

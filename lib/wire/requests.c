@@ -1,6 +1,7 @@
 /*
- * requests.c: what a client says: a call's open, audio and end, and the requests of a control client, each turned into
- * mail for the engine's thread. An object that does not belong there ends its connection with the reason.
+ * requests.c: what a client says: a call's open, audio and end, and the requests of a control
+ * client, each turned into mail for the engine's thread. An object that does not belong there ends
+ * its connection with the reason.
  */
 #include "wire/conn.h"
 
@@ -9,7 +10,10 @@
 #include <string.h>
 
 enum {
-    /* Unaccepted bytes at which a live session is no longer read: LIVE_HOLD_S of its audio, in these bounds. */
+    /*
+     * Unaccepted bytes at which a live session is no longer read: LIVE_HOLD_S of its audio, in
+     * these bounds.
+     */
     LIVE_HOLD_MIN = 1 << 20,
     LIVE_HOLD_MAX = 16 << 20,
     LIVE_HOLD_S = 30,
@@ -91,7 +95,7 @@ static void say_status(struct mt_conn *c)
 {
     struct mt_wire_status st = mt_worker_status(&c->s->worker);
 
-    mt_conn_say(c, mt_wire_status_json(!c->said, &st));
+    mt_conn_say(c, mt_wire_status_json(!c->said, &st, c->s->worker.eng));
 }
 
 static void on_period(uv_timer_t *t)
@@ -115,13 +119,14 @@ static int hear_watch(struct mt_conn *c, json_t *msg)
     return 0;
 }
 
-static int request(struct mt_conn *c, enum mt_mail_kind kind, int cap)
+static int request(struct mt_conn *c, enum mt_mail_kind kind, int cap, const char *mode)
 {
     struct mt_mail *m = mt_mail_new(kind, c->slot, c->id, 0);
 
     if (m) {
         m->first = !c->said && c->outstanding == 0;
         m->cap = cap;
+        m->gate = mode ? mt_gate_parse(mode) : MT_GATE_OPEN;
     }
     c->outstanding++;
     return send_mail(c, m, REQUEST);
@@ -135,16 +140,17 @@ static int hear_control(struct mt_conn *c, json_t *msg, const char *type)
     if (!strcmp(type, "watch"))
         return hear_watch(c, msg);
     if (!strcmp(type, "stats"))
-        return request(c, MT_MAIL_STATS, 0);
+        return request(c, MT_MAIL_STATS, 0, NULL);
     if (!strcmp(type, "drain"))
-        return request(c, MT_MAIL_DRAIN, 0);
+        return request(c, MT_MAIL_DRAIN, 0, NULL);
     if (!strcmp(type, "save") || !strcmp(type, "load"))
         return mt_conn_failf(c, "\"%s\" is not known to this server", type);
     if (strcmp(type, "cap") != 0)
         return mt_conn_failf(c, "unknown type \"%.40s\"", type);
     if (!json_is_integer(cap) || json_integer_value(cap) < 0 || json_integer_value(cap) > INT_MAX)
         return mt_conn_failf(c, "\"cap\": expected an integer in 0..%d", INT_MAX);
-    return request(c, MT_MAIL_CAP, (int)json_integer_value(cap));
+    return request(c, MT_MAIL_CAP, (int)json_integer_value(cap),
+                   json_string_value(json_object_get(msg, "mode")));
 }
 
 int mt_conn_on_message(void *ctx, json_t *msg, int64_t payload)

@@ -1,6 +1,7 @@
 /*
- * server.c: the I/O thread of a server: one libuv loop over the listener, the connections, the signals
- * and the engine's outbox. It never waits for the engine and the engine never waits for a client.
+ * server.c: the I/O thread of a server: one libuv loop over the listener, the connections, the
+ * signals and the engine's outbox. It never waits for the engine and the engine never waits for a
+ * client.
  */
 #include "wire/server.h"
 
@@ -118,7 +119,10 @@ static void on_signal(uv_signal_t *sig, int signum)
     mt_box_push(&s->worker.in, m);
 }
 
-/* As many connections as the engine may have sessions, some to control it, and as descriptors allow. */
+/*
+ * As many connections as the engine may have sessions, some to control it, and as descriptors
+ * allow.
+ */
 static int connection_limit(int max_sessions)
 {
     rlim_t want = (rlim_t)max_sessions + MT_CONTROL_CONNS + OTHER_FDS;
@@ -133,7 +137,9 @@ static int connection_limit(int max_sessions)
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
 }
 
-/* Handles in the order of the struct; on failure those made are closed by the caller's final run. */
+/*
+ * Handles in the order of the struct; on failure those made are closed by the caller's final run.
+ */
 static int make_handles(struct mt_server *s)
 {
     int rc;

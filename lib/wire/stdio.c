@@ -1,7 +1,7 @@
 /*
  * stdio.c: one session over two descriptors, in one thread: read, feed, tick until the engine has
- * nothing left, and only then read more. So nothing piles up, and a frame's latency is the engine's own
- * time. A live session (it can't wait) is read between ticks instead.
+ * nothing left, and only then read more. So nothing piles up, and a frame's latency is the engine's
+ * own time. A live session (it can't wait) is read between ticks instead.
  */
 #include "wire/intake.h"
 #include "wire/internal.h"
@@ -120,8 +120,8 @@ static int hear_open(struct stdio_call *s, json_t *msg)
 }
 
 /*
- * What intake holds goes into the engine. A session that can wait has each frame answered before the
- * audio behind it counts as here: it arrives when the engine is ready for it.
+ * What intake holds goes into the engine. A session that can wait has each frame answered before
+ * the audio behind it counts as here: it arrives when the engine is ready for it.
  */
 static int feed(struct stdio_call *s)
 {

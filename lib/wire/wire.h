@@ -1,11 +1,14 @@
 /*
- * wire.h: the protocol. One JSON object a line in both directions; an object with a "bytes" member is
- * followed by that many raw bytes. A connection is a session, or a control client. Parser, messages, server, client.
+ * wire.h: the protocol. One JSON object a line in both directions; an object with a "bytes" member
+ * is followed by that many raw bytes. A connection is a session, or a control client. Parser,
+ * messages, server, client.
  *
  * Client: {"metronome":1,"type":"open",…}, {"type":"audio","bytes":N} + PCM, {"type":"end"};
- *         control: "stats", "cap" {"cap":N}, "drain", "watch" {"period_ms":P}.
- * Server: "opened" or "refused", "frame", "closed", "error"; "stats", "cap", "drain"; for watchers every record and "status".
- * The first object of each side has "metronome":1. Unknown members are ignored, unknown types are an error.
+ *         control: "stats", "drain", "watch" {"period_ms":P}, and "cap" {"cap":N} with the
+ *         controller's "mode".
+ * Server: "opened" or "refused", "frame", "closed", "error"; "stats", "cap", "drain"; for watchers
+ * every record and "status". The first object of each side has "metronome":1. Unknown members are
+ * ignored, unknown types are an error.
  */
 #ifndef MT_WIRE_H
 #define MT_WIRE_H
@@ -28,8 +31,9 @@ enum {
 /* ---- parser ---- */
 
 /*
- * Bytes in, messages out. on_message gets each object (borrowed) with its payload length announced; then on_payload
- * its bytes in pieces of any size. A callback that returns non-zero stops the parse with that value.
+ * Bytes in, messages out. on_message gets each object (borrowed) with its payload length announced;
+ * then on_payload its bytes in pieces of any size. A callback that returns non-zero stops the parse
+ * with that value.
  */
 struct mt_wire_parser {
     void *ctx;
@@ -41,7 +45,10 @@ struct mt_wire_parser {
 };
 void mt_wire_parser_init(struct mt_wire_parser *p);
 void mt_wire_parser_free(struct mt_wire_parser *p);
-/* 0, or the callback's value, or -EPROTO with one line in e (not JSON, no object, no "type", a bad "bytes", a line too long). */
+/*
+ * 0, or the callback's value, or -EPROTO with one line in e (not JSON, no object, no "type", a bad
+ * "bytes", a line too long).
+ */
 int mt_wire_parse(struct mt_wire_parser *p, const unsigned char *bytes, size_t n, struct mt_err *e);
 /* At the end of input: -EPROTO if it stopped inside a line or payload. */
 int mt_wire_parse_end(const struct mt_wire_parser *p, struct mt_err *e);
@@ -60,8 +67,8 @@ struct mt_wire_open {
         session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */
 };
 /*
- * Ranges are checked; -EINVAL names the member and the expectation. On success the caller frees system;
- * on failure nothing is owned. default_rate for a missing "rate".
+ * Ranges are checked; -EINVAL names the member and the expectation. On success the caller frees
+ * system; on failure nothing is owned. default_rate for a missing "rate".
  */
 int mt_wire_open_parse(json_t *msg, int default_rate, struct mt_wire_open *out, struct mt_err *e);
 /* The first object of a client. NULL without memory or for a system text that is not UTF-8. */
@@ -70,9 +77,10 @@ json_t *mt_wire_open_json(const struct mt_wire_open *o);
 /* The record as cli.md writes it; tokens only when asked for. New reference. */
 json_t *mt_wire_record_json(const struct mt_record *r, bool tokens);
 /*
- * Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken record
- * (session, frame and status must be there; a member of the wrong type or a negative count is broken). Absent
- * or null numbers are NAN or -1. Strings point into obj, tokens are not read; a session given as a number becomes a string in obj.
+ * Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken
+ * record (session, frame and status must be there; a member of the wrong type or a negative count
+ * is broken). Absent or null numbers are NAN or -1. Strings point into obj, tokens are not read; a
+ * session given as a number becomes a string in obj.
  */
 int mt_wire_record_parse(json_t *obj, struct mt_record *out, const char **session);
 /* The ready line of mt-serve. */
@@ -81,9 +89,10 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
 /* ---- server ---- */
 
 /*
- * Serve eng on a Unix socket (0600 from its first instant; a stale file is replaced, a live server's is -EADDRINUSE) until
- * stopped: libuv in the calling thread, the engine in one of its own. The first SIGTERM or SIGINT stops admitting (the socket file
- * goes at once), lets frames in hand finish and closes; the second finds the default action and kills. SIGHUP and SIGPIPE are
+ * Serve eng on a Unix socket (0600 from its first instant; a stale file is replaced, a live
+ * server's is -EADDRINUSE) until stopped: libuv in the calling thread, the engine in one of its
+ * own. The first SIGTERM or SIGINT stops admitting (the socket file goes at once), lets frames in
+ * hand finish and closes; the second finds the default action and kills. SIGHUP and SIGPIPE are
  * ignored. The engine's clock must be the real one.
  */
 struct mt_server_opts {
@@ -97,16 +106,19 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
                     struct mt_err *e);
 
 /*
- * One session over two descriptors (mt-serve without -s): blocking, in the calling thread; reading waits while the engine
- * works, so that nothing piles up. in_fd is the client's side of the wire. Returns 0 if every frame was answered and the stream ended well;
- * -EPIPE, with nothing in e, when the reader of out left. Signals as above: the first SIGTERM or SIGINT ends the call in order ("shutdown").
+ * One session over two descriptors (mt-serve without -s): blocking, in the calling thread; reading
+ * waits while the engine works, so that nothing piles up. in_fd is the client's side of the wire.
+ * Returns 0 if every frame was answered and the stream ended well; -EPIPE, with nothing in e, when
+ * the reader of out left. Signals as above: the first SIGTERM or SIGINT ends the call in order
+ * ("shutdown").
  */
 int mt_serve_stdio(struct mt_engine *eng, struct mt_model *m, int in_fd, FILE *out,
                    struct mt_err *e);
 
 /*
- * The engine reports through these: made before the engine, whose options hold them, and bound by mt_serve_* for as long as it runs
- * (-EINVAL there when the engine's events are somebody else's). Free the engine first.
+ * The engine reports through these: made before the engine, whose options hold them, and bound by
+ * mt_serve_* for as long as it runs (-EINVAL there when the engine's events are somebody else's).
+ * Free the engine first.
  */
 struct mt_wire_hub;
 int mt_wire_hub_new(struct mt_wire_hub **out);
@@ -116,7 +128,10 @@ struct mt_engine_events mt_wire_hub_events(struct mt_wire_hub *h);
 /* ---- client (control connections; blocking) ---- */
 
 struct mt_wire_client;
-/* -ENOENT, -ECONNREFUSED … with the path in e. timeout_ns for connecting and for each answer, 0: wait for ever. */
+/*
+ * -ENOENT, -ECONNREFUSED … with the path in e. timeout_ns for connecting and for each answer, 0:
+ * wait for ever.
+ */
 int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeout_ns,
                     struct mt_err *e);
 void mt_wire_disconnect(struct mt_wire_client **c);
@@ -124,8 +139,10 @@ int mt_wire_fd(const struct mt_wire_client *c);
 /* Send one object (steals it), with payload bytes behind it (n 0: none). */
 int mt_wire_send(struct mt_wire_client *c, json_t *msg, const void *payload, size_t n,
                  struct mt_err *e);
-/* Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end, -ETIMEDOUT, -EPROTO; -EINTR
- * (nothing in e) when a signal came, so that a watcher can stop. */
+/*
+ * Next object (new reference; payload of objects that have one is skipped). 1, 0 at the end,
+ * -ETIMEDOUT, -EPROTO; -EINTR (nothing in e) when a signal came, so that a watcher can stop.
+ */
 int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e);
 
 #endif

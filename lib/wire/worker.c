@@ -1,8 +1,8 @@
 /*
- * worker.c: the engine thread of a server. One round: take the mail, move held audio into the engine
- * as far as it has room, give back credit for it, note the state for watchers, tick. Audio that the
- * engine has no room for stays in its session's queue, uncredited, which is what stops the I/O thread
- * from reading more of it.
+ * worker.c: the engine thread of a server. One round: take the mail, move held audio into the
+ * engine as far as it has room, give back credit for it, note the state for watchers, tick. Audio
+ * that the engine has no room for stays in its session's queue, uncredited, which is what stops the
+ * I/O thread from reading more of it.
  */
 #include "wire/worker.h"
 #include "wire/intake.h"
@@ -171,6 +171,7 @@ static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
         break;
     case MT_MAIL_CAP:
         mt_engine_set_cap(w->eng, m->cap);
+        mt_engine_set_gate(w->eng, m->gate);
         o = mt_wire_object(m->first, "cap");
         json_object_set_new(o, "cap", json_integer(m->cap));
         break;

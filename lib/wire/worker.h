@@ -1,6 +1,6 @@
 /*
- * worker.h: private to lib/wire: the engine thread of a server. It owns the engine while it runs: mail
- * comes in, lines go out, and a snapshot for watchers is there at all times.
+ * worker.h: private to lib/wire: the engine thread of a server. It owns the engine while it runs:
+ * mail comes in, lines go out, and a snapshot for watchers is there at all times.
  */
 #ifndef MT_WIRE_WORKER_H
 #define MT_WIRE_WORKER_H

@@ -1,7 +1,7 @@
 /*
- * bench_engine.c: how many sessions of a model hold the beat on this machine: n sessions speak one frame
- * each at the same moment, and the time until the last is answered is set against the beat. Median of
- * several frames, all in one run. BENCH_MODEL names another model.
+ * bench_engine.c: how many sessions of a model hold the beat on this machine: n sessions speak one
+ * frame each at the same moment, and the time until the last is answered is set against the beat.
+ * Median of several frames, all in one run. BENCH_MODEL names another model.
  */
 #include <math.h>
 #include <stdlib.h>

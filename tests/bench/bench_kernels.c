@@ -1,8 +1,9 @@
 /*
- * bench_kernels.c: how fast the hot operations are: linear per tier, storage type and number of rows,
- * attention and rope_append per tier and KV type. One NDJSON object a measurement: the median of several
- * runs, and the ratio to scalar in the same process (absent where scalar would take too long). The
- * same weights come again in each run: of the shapes only 3584 x 18944 is beyond a cache of 32 MiB.
+ * bench_kernels.c: how fast the hot operations are: linear per tier, storage type and number of
+ * rows, attention and rope_append per tier and KV type. One NDJSON object a measurement: the median
+ * of several runs, and the ratio to scalar in the same process (absent where scalar would take too
+ * long). The same weights come again in each run: of the shapes only 3584 x 18944 is beyond a cache
+ * of 32 MiB.
  *
  *     bench_kernels [THREADS]      default: all; --quick for the first shape, without scalar
  */

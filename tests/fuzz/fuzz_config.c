@@ -1,6 +1,6 @@
 /*
- * fuzz_config.c: a config.json beside the tensors of a tiny checkpoint. Whatever it says, the model opens or is refused
- * in one line that names the file; what opened must compute, text and a clip.
+ * fuzz_config.c: a config.json beside the tensors of a tiny checkpoint. Whatever it says, the model
+ * opens or is refused in one line that names the file; what opened must compute, text and a clip.
  */
 #include "engine/engine.h"
 #include "tests/unit/checkpoint.h"

@@ -1,7 +1,7 @@
 /*
  * fuzz_tokenizer.c: the first byte chooses what the rest is. '{' (and it belongs to it): a
- * tokenizer.json, which opens or is refused with a reason. Anything else: text for a small tokenizer; its
- * ids must spell the text, and NFC must be stable.
+ * tokenizer.json, which opens or is refused with a reason. Anything else: text for a small
+ * tokenizer; its ids must spell the text, and NFC must be stable.
  */
 #include "model/tokenizer.h"
 

@@ -1,6 +1,7 @@
 /*
- * fuzz_wire.c: any bytes as the wire: framing, and each object as an open and as a record. A refusal says why
- * on one line; the same bytes in two pieces say the same; what is understood can be written and read back.
+ * fuzz_wire.c: any bytes as the wire: framing, and each object as an open and as a record. A
+ * refusal says why on one line; the same bytes in two pieces say the same; what is understood can
+ * be written and read back.
  */
 #include "wire/wire.h"
 

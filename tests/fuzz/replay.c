@@ -1,6 +1,7 @@
 /*
- * replay.c: a main for a fuzz target: give it every file of a folder, as libFuzzer would. `make check` replays the committed
- * seeds with it, so that the targets can't rot on machines without clang.
+ * replay.c: a main for a fuzz target: give it every file of a folder, as libFuzzer would. `make
+ * check` replays the committed seeds with it, so that the targets can't rot on machines without
+ * clang.
  */
 #include "base/base.h"
 

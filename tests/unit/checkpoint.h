@@ -1,6 +1,7 @@
 /*
- * checkpoint.h: a tiny Qwen2.5-Omni checkpoint, written by a test into a folder of its own: config.json from a
- * JSON object that the test may have altered, weights from a seed. Static functions: each test links its own.
+ * checkpoint.h: a tiny Qwen2.5-Omni checkpoint, written by a test into a folder of its own:
+ * config.json from a JSON object that the test may have altered, weights from a seed. Static
+ * functions: each test links its own.
  */
 #ifndef MT_TEST_CHECKPOINT_H
 #define MT_TEST_CHECKPOINT_H
@@ -122,7 +123,10 @@ static inline void ck_tensor(struct ck_file *f, const char *prefix, const char *
                         json_pack("{s:s,s:o,s:[I,I]}", "dtype", "F32", "shape", shape,
                                   "data_offsets", (json_int_t)(f->n * 4),
                                   (json_int_t)((f->n + (size_t)n) * 4)));
-    /* A tensor's values depend on its name without the prefix, so that the same model can be saved in several ways. */
+    /*
+     * A tensor's values depend on its name without the prefix, so that the same model can be saved
+     * in several ways.
+     */
     uint64_t key = mt_hash(MT_HASH_INIT, name, strlen(name));
     for (int64_t i = 0; i < n; i++) {
         float v = (float)((double)(mt_mix64(key + (uint64_t)i) >> 40) / (1 << 24) - 0.5);
@@ -208,7 +212,10 @@ static inline void ck_save(struct ck_file *f, const struct ck *c, const char *na
     json_decref(f->header);
 }
 
-/* The whole checkpoint: config.json of CK_CONFIG and one file. prefix: "thinker.", or "" for a thinker saved alone. */
+/*
+ * The whole checkpoint: config.json of CK_CONFIG and one file. prefix: "thinker.", or "" for a
+ * thinker saved alone.
+ */
 static inline void ck_model(const struct ck *c, const char *prefix, enum ck_head head)
 {
     struct ck_file f = {.header = json_object()};

@@ -1,6 +1,7 @@
 /*
- * fake_server.h: a server for test_feeder.c: as honest, slow, mute or broken as a test wants. A thread a connection.
- * Written against the wire as it is described, with nothing of lib/wire but its names.
+ * fake_server.h: a server for test_feeder.c: as honest, slow, mute or broken as a test wants. A
+ * thread a connection. Written against the wire as it is described, with nothing of lib/wire but
+ * its names.
  */
 #ifndef FAKE_SERVER_H
 #define FAKE_SERVER_H

@@ -77,7 +77,10 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     }
 }
 
-/* The first line that a call with this option says on stderr, without the program's name; "" when it is taken. */
+/*
+ * The first line that a call with this option says on stderr, without the program's name; "" when
+ * it is taken.
+ */
 static const char *said(const char *option)
 {
     static const struct argp argp = {options, parse, NULL, NULL, NULL, NULL, NULL};

@@ -1,6 +1,6 @@
 /*
- * test_ear.c: a session's ear: which frames it takes, what is due when and what fits whatever the pieces, the rows
- * that come out, frames that are skipped, and clips beside it.
+ * test_ear.c: a session's ear: which frames it takes, what is due when and what fits whatever the
+ * pieces, the rows that come out, frames that are skipped, and clips beside it.
  */
 #include <errno.h>
 #include <math.h>
@@ -71,7 +71,10 @@ static void test_ear_sizes(void **state)
     ck_free(&c);
 }
 
-/* Rows of one live frame of n samples: blocks of 200 mel frames, each halved (up) and halved (down). */
+/*
+ * Rows of one live frame of n samples: blocks of 200 mel frames, each halved (up) and halved
+ * (down).
+ */
 static int rows_by_hand(int samples)
 {
     int frames = (samples + 159) / 160, rows = 0;
@@ -120,7 +123,10 @@ static void test_ear_rows(void **state)
     ck_free(&c);
 }
 
-/* Random pieces against the arithmetic of the interface: what is due when, what fits, what is complete. */
+/*
+ * Random pieces against the arithmetic of the interface: what is due when, what fits, what is
+ * complete.
+ */
 static void test_ear_arithmetic(void **state)
 {
     static const struct {
@@ -203,7 +209,10 @@ static void test_ear_skip(void **state)
 
     (void)state;
     fill_sound(pcm, MT_COUNT(pcm));
-    /* Loud in the first frame only, and then so soft that its maximum clamps all: who forgot it hears something else. */
+    /*
+     * Loud in the first frame only, and then so soft that its maximum clamps all: who forgot it
+     * hears something else.
+     */
     for (int64_t i = 9000; i < (int64_t)MT_COUNT(pcm); i++)
         pcm[i] *= i < 12000 ? 1 : 1e-5f;
     ck_new(&c);
@@ -212,7 +221,10 @@ static void test_ear_skip(void **state)
     assert_int_equal(mt_ear_new(&a, m, FRAME, 3, NULL), 0);
     assert_int_equal(mt_ear_new(&b, m, FRAME, 3, NULL), 0);
 
-    /* Nothing is complete yet: a skip must not eat the beginning, nor an encode of one spoil the other. */
+    /*
+     * Nothing is complete yet: a skip must not eat the beginning, nor an encode of one spoil the
+     * other.
+     */
     assert_int_equal(mt_ear_push(a, pcm, 3 * FRAME + 40), 3 * FRAME + 40);
     assert_int_equal(mt_ear_push(b, pcm, FRAME + 39), FRAME + 39);
     mt_ear_skip(b);
@@ -250,7 +262,10 @@ static void test_ear_skip(void **state)
     ck_free(&c);
 }
 
-/* Streamed and whole are the same rows where the loudest comes first, and a clip that is too short or long is said to be. */
+/*
+ * Streamed and whole are the same rows where the loudest comes first, and a clip that is too short
+ * or long is said to be.
+ */
 static void test_clips(void **state)
 {
     static float pcm[3 * 16000 + 40], rows[60 * 12];

@@ -1,6 +1,7 @@
 /*
- * test_engine.c: the engine in virtual time on the tiny synthetic model: policies and the pool, a collapse
- * where the formula says, bits that depend on nobody else, one record a frame, admission and leaving.
+ * test_engine.c: the engine in virtual time on the tiny synthetic model: policies and the pool, a
+ * collapse where the formula says, bits that depend on nobody else, one record a frame, admission
+ * and leaving.
  */
 #include <errno.h>
 #include <math.h>
@@ -287,7 +288,10 @@ static void test_pool(void **state)
 
 /* ---- the collapse ---- */
 
-/* With locked phases the first frame that stalls is the first that the formula's tokens don't fit into. */
+/*
+ * With locked phases the first frame that stalls is the first that the formula's tokens don't fit
+ * into.
+ */
 static void collapse(int n, int64_t blocks, bool silent)
 {
     struct world w;
@@ -384,6 +388,39 @@ static void test_stall_recovers(void **state)
 }
 
 /* ---- bounded ---- */
+
+/*
+ * --close-stalled: after so many skipped frames in a row the session is closed, and its memory is
+ * the others'.
+ */
+static void test_stalled_are_closed(void **state)
+{
+    (void)state;
+    for (int limit = 0; limit <= 3; limit += 3) {
+        struct mt_engine_opts o = options("unbounded", 36);
+        struct world w;
+
+        o.close_stalled = limit;
+        begin(&w, o);
+        struct call *a = dial(&w), *b = dial(&w);
+        for (int k = 0; k < 12 && !b->closed[0]; k++) {
+            int64_t from = k ? (int64_t)k * BEAT + LOOKAHEAD : 0,
+                    n = (int64_t)(k + 1) * BEAT + LOOKAHEAD - from;
+            if (k % 2) /* a is silent in every other beat */
+                speak(&w, a, 0, from, n);
+            speak(&w, b, 1, from, n);
+            settle(&w);
+        }
+        if (limit == 0) {
+            assert_string_equal(b->closed, "");
+            assert_true(b->by_status[MT_STALLED] > 5);
+        } else {
+            assert_string_equal(b->closed, "stalled");
+            assert_int_equal(b->by_status[MT_STALLED], 3);
+        }
+        end(&w);
+    }
+}
 
 static void test_window_never_stalls(void **state)
 {
@@ -563,7 +600,10 @@ static void test_company(void **state)
     company("unbounded", MT_MODE_TURN, 1000, 100);
 }
 
-/* Others stall, since their long answers don't fit any more, while a session with short ones goes on. */
+/*
+ * Others stall, since their long answers don't fit any more, while a session with short ones goes
+ * on.
+ */
 static void test_stalled_company(void **state)
 {
     struct world alone, w;
@@ -682,7 +722,10 @@ static void test_modes(void **state)
     end(&w);
 }
 
-/* A rest is a frame too, however short; the end alone completes a frame that waited for its lookahead. */
+/*
+ * A rest is a frame too, however short; the end alone completes a frame that waited for its
+ * lookahead.
+ */
 static void test_last_frame(void **state)
 {
     static const struct {
@@ -758,7 +801,9 @@ static void test_late_and_shortened(void **state)
     end(&w);
 }
 
-/* A live session whose backlog is full loses its oldest frames, each with a record; a file waits. */
+/*
+ * A live session whose backlog is full loses its oldest frames, each with a record; a file waits.
+ */
 static void test_backlog(void **state)
 {
     struct world w;
@@ -816,6 +861,98 @@ static void test_admission(void **state)
     assert_int_equal(s.sessions, 3);
     assert_true(s.draining);
     end(&w);
+}
+
+static void test_admission_says_why(void **state)
+{
+    struct world w;
+    struct mt_session_opts so;
+    const char *why = "";
+
+    (void)state;
+    begin(&w, options("window=96,sinks=4", 400));
+    mt_session_defaults(&so);
+    mt_engine_set_cap(w.eng, 1);
+    mt_engine_set_gate(w.eng, mt_gate_parse("warmup"));
+    assert_non_null(dial_opts(&w, &so, &why));
+    assert_null(dial_opts(&w, &so, &why));
+    assert_string_equal(why, "warmup");
+    mt_engine_set_gate(w.eng, mt_gate_parse("drain"));
+    assert_null(dial_opts(&w, &so, &why));
+    assert_string_equal(why, "drain");
+    mt_engine_set_cap(w.eng, 5);
+    assert_non_null(dial_opts(&w, &so, &why));
+    mt_engine_set_gate(w.eng, mt_gate_parse("stalled"));
+    assert_null(dial_opts(&w, &so, &why)); /* below the cap too */
+    assert_string_equal(why, "stalled");
+    for (size_t i = 0; i < 3; i++) {
+        mt_engine_set_gate(w.eng, mt_gate_parse((const char *[]){"grow", "hold", ""}[i]));
+        assert_non_null(dial_opts(&w, &so, &why));
+    }
+    assert_null(dial_opts(&w, &so, &why));
+    assert_string_equal(why, "limit");
+    end(&w);
+}
+
+static void test_admission_is_paced(void **state)
+{
+    struct mt_engine_opts o = options("window=96,sinks=4", 400);
+    struct world w;
+    struct mt_session_opts so;
+    const char *why = "";
+    double frame_s;
+
+    (void)state;
+    o.pace = true;
+    begin(&w, o);
+    frame_s = mt_engine_plan(w.eng)->frame_s;
+    mt_session_defaults(&so);
+    assert_non_null(dial_opts(&w, &so, &why)); /* a burst of two */
+    assert_non_null(dial_opts(&w, &so, &why));
+    for (int i = 0; i < 3; i++) { /* then one in 5 frames */
+        assert_null(dial_opts(&w, &so, &why));
+        assert_string_equal(why, "pace");
+        w.clock.virtual_ns += (int64_t)(4.9 * frame_s * 1e9);
+        assert_null(dial_opts(&w, &so, &why));
+        w.clock.virtual_ns += (int64_t)(0.11 * frame_s * 1e9);
+        assert_non_null(dial_opts(&w, &so, &why));
+    }
+    end(&w);
+}
+
+/* D / n seconds, D as long as calls lasted, spread by half; the same for the same seed. */
+static void test_the_retry_hint(void **state)
+{
+    double low = 1e9, high = 0, first[20];
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        struct world w;
+        struct mt_session_opts so;
+        struct mt_err e = {0};
+        const char *why = "";
+        int64_t id;
+        double retry;
+
+        begin(&w, options("window=96,sinks=4", 400));
+        mt_session_defaults(&so);
+        struct call *gone = dial(&w);
+        w.clock.virtual_ns += 40 * MT_NS_PER_S;
+        mt_engine_close(w.eng, gone->id, "gone");
+        dial(&w);
+        dial(&w);
+        mt_engine_set_cap(w.eng, 2);
+        for (int i = 0; i < 20; i++) {
+            assert_int_equal(mt_engine_open(w.eng, &so, &id, &why, &retry, &e), -EAGAIN);
+            assert_true(retry >= 10 && retry <= 30);
+            low = retry < low ? retry : low;
+            high = retry > high ? retry : high;
+            assert_true(round == 0 || retry == first[i]);
+            first[i] = retry;
+        }
+        end(&w);
+    }
+    assert_true(low < 15 && high > 25);
 }
 
 static void test_too_small(void **state)
@@ -883,7 +1020,9 @@ static void test_session_options(void **state)
     end(&w);
 }
 
-/* A frame that is dropped between its begin and its encoding gives back the blocks it was promised. */
+/*
+ * A frame that is dropped between its begin and its encoding gives back the blocks it was promised.
+ */
 static void test_dropped_frame_gives_back(void **state)
 {
     struct world w;
@@ -912,7 +1051,10 @@ static void test_dropped_frame_gives_back(void **state)
     end(&w);
 }
 
-/* What a session costs is all of it: its block table, too, which an unbounded one has for the whole pool. */
+/*
+ * What a session costs is all of it: its block table, too, which an unbounded one has for the whole
+ * pool.
+ */
 static void test_plan_counts_tables(void **state)
 {
     int64_t bytes[2];
@@ -979,6 +1121,7 @@ int main(void)
         cmocka_unit_test(test_collapse),
         cmocka_unit_test(test_silent_stall),
         cmocka_unit_test(test_stall_recovers),
+        cmocka_unit_test(test_stalled_are_closed),
         cmocka_unit_test(test_window_never_stalls),
         cmocka_unit_test(test_shared_sinks),
         cmocka_unit_test(test_smaller_window),
@@ -994,6 +1137,9 @@ int main(void)
         cmocka_unit_test(test_late_and_shortened),
         cmocka_unit_test(test_backlog),
         cmocka_unit_test(test_admission),
+        cmocka_unit_test(test_admission_says_why),
+        cmocka_unit_test(test_admission_is_paced),
+        cmocka_unit_test(test_the_retry_hint),
         cmocka_unit_test(test_too_small),
         cmocka_unit_test(test_session_options),
         cmocka_unit_test(test_dropped_frame_gives_back),

@@ -1,6 +1,7 @@
 /*
- * test_feeder.c: the feeder against a server that is honest, slow, mute or broken: what was sent, when, and that each
- * frame sent ends in exactly one record. Frames are short, so that a second holds many.
+ * test_feeder.c: the feeder against a server that is honest, slow, mute or broken: what was sent,
+ * when, and that each frame sent ends in exactly one record. Frames are short, so that a second
+ * holds many.
  */
 #include "wire/feeder.h"
 
@@ -335,7 +336,10 @@ static void test_speed(void **state)
     assert_true(totals.run_s < 0.8);
 }
 
-/* Where a call's beat lies: other work on this machine only ever makes a frame later, so the earliest tells. */
+/*
+ * Where a call's beat lies: other work on this machine only ever makes a frame later, so the
+ * earliest tells.
+ */
 static double beat(const struct fake_call *c)
 {
     double first = INFINITY;
@@ -488,7 +492,10 @@ static void test_stalls_are_counted(void **state)
     assert_int_equal(totals.untruthful, 6);
 }
 
-/* A fault at frame 3 of one of two calls of 10 frames: it gets its records, and the other one all of its own. */
+/*
+ * A fault at frame 3 of one of two calls of 10 frames: it gets its records, and the other one all
+ * of its own.
+ */
 static void fault_in_one(enum fake_fault fault, const char *note)
 {
     begin(NULL);

@@ -1,7 +1,7 @@
 /*
- * test_golden.c: the model against the authors' code: mel, audio rows (whole clip and streamed), log-probs of
- * text and audio, windowed attention, for the tiny checkpoints in tests/golden (made by make_golden.py
- * there). MT_GOLDEN=DIR[:DIR…] adds checkpoints of the same form.
+ * test_golden.c: the model against the authors' code: mel, audio rows (whole clip and streamed),
+ * log-probs of text and audio, windowed attention, for the tiny checkpoints in tests/golden (made
+ * by make_golden.py there). MT_GOLDEN=DIR[:DIR…] adds checkpoints of the same form.
  */
 #include <errno.h>
 #include <math.h>
@@ -17,8 +17,8 @@
 #include "util.h"
 
 /*
- * Tolerances against the library's float32, whose own error (cases.json: f32_error) is a tenth of them:
- * log-probs 2e-4 for text, 3e-4 with audio; the front end 5e-5; audio rows 5e-5.
+ * Tolerances against the library's float32, whose own error (cases.json: f32_error) is a tenth of
+ * them: log-probs 2e-4 for text, 3e-4 with audio; the front end 5e-5; audio rows 5e-5.
  */
 static const double tol_text = 2e-4, tol_audio = 3e-4, tol_mel = 5e-5, tol_rows = 5e-5;
 
@@ -190,7 +190,10 @@ static void check_stream(struct golden *g, const json_t *c)
     assert_true(n_rows == want_rows || n_rows == want_rows + 1);
     compare_rows(g, c, rows, want_rows);
 
-    /* How far streaming is from the whole clip: at most what the definition itself costs, and under 6 %. */
+    /*
+     * How far streaming is from the whole clip: at most what the definition itself costs, and under
+     * 6 %.
+     */
     double rms = json_real_value(json_object_get(c, "rms_to_whole")), d2 = 0, s2 = 0;
     assert_int_equal(mt_model_embed_clip(g->m, pcm, n, &whole, &whole_rows, NULL, NULL), 0);
     for (int64_t i = 0; i < whole_rows * hidden; i++) {
@@ -282,8 +285,8 @@ static void check_logits(struct golden *g, const json_t *c)
 }
 
 /*
- * Narrower cache types cost something, in proportion to their rounding step: on these models 8 to 12 steps (2^-11,
- * 2^-8, 1/127), at most 40 allowed.
+ * Narrower cache types cost something, in proportion to their rounding step: on these models 8 to
+ * 12 steps (2^-11, 2^-8, 1/127), at most 40 allowed.
  */
 static void check_kv_types(struct golden *g, const json_t *c)
 {

@@ -210,7 +210,9 @@ static void count(void *arg, int thread, int64_t begin, int64_t end)
         t->times[i]++;
 }
 
-/* Every item once and only during the call, with two backends in turn, threads spinning and asleep. */
+/*
+ * Every item once and only during the call, with two backends in turn, threads spinning and asleep.
+ */
 static void test_par(void **state)
 {
     struct mt_backend *be[2] = {backend(MT_CPU_SCALAR, 3), backend(MT_CPU_SCALAR, 8)};

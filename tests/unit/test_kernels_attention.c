@@ -411,7 +411,10 @@ static void test_same_cache(void **state)
     }
 }
 
-/* Sinks that another session holds are not written again, not even with the same bytes: it may be at work on them. */
+/*
+ * Sinks that another session holds are not written again, not even with the same bytes: it may be
+ * at work on them.
+ */
 static void test_held_sinks(void **state)
 {
     enum { P = 4, HD = 16, SINKS = 7, HELD = 3, ROWS = 9 };

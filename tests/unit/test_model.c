@@ -1,7 +1,7 @@
 /*
- * test_model.c: opening a model the way a stranger's directory comes: broken and impossible configs, missing
- * and hostile files, other ways of saving the same model; then the layout of a call in tokens, and what teacher
- * forcing refuses.
+ * test_model.c: opening a model the way a stranger's directory comes: broken and impossible
+ * configs, missing and hostile files, other ways of saving the same model; then the layout of a
+ * call in tokens, and what teacher forcing refuses.
  */
 #include <errno.h>
 #include <math.h>
@@ -404,7 +404,10 @@ static void test_ways_of_saving(void **state)
     must_fail(c.dir, "config.json: text_config.hidden_size", "");
     json_decref(config);
 
-    /* Released, with the tensors of the other models around it: some with our names and other shapes. */
+    /*
+     * Released, with the tensors of the other models around it: some with our names and other
+     * shapes.
+     */
     ck_text_model(&f, "talker.", CK_HEAD);
     CK_M(&f, "talker.", "codec_head.weight", 3, 5);
     CK_M(&f, "", "model.embed_tokens.weight", 2, 2);
@@ -421,7 +424,10 @@ static void test_ways_of_saving(void **state)
     assert_same(&want, &got);
     mt_model_close(&m);
 
-    /* Without a head the embedding is it: the logits are others than with a head, and there is no NaN in them. */
+    /*
+     * Without a head the embedding is it: the logits are others than with a head, and there is no
+     * NaN in them.
+     */
     ck_model(&c, "thinker.", CK_HEAD_TIED);
     m = must_open(c.dir);
     got = logits_of(m);
@@ -562,7 +568,9 @@ static void check_layout(const char *spec)
     add_special(&close, t, "<|im_end|>");
     add(&close, t, "\n");
 
-    /* Turns, with the model's own system text: what its template gives for the whole text at once. */
+    /*
+     * Turns, with the model's own system text: what its template gives for the whole text at once.
+     */
     static const char whole[] = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n";
     int32_t *templ;
     size_t n_templ;

@@ -1,6 +1,6 @@
 /*
- * test_playout.c: what a listener hears, on calls small enough to count by hand: 2 s frames, due 2 s after they are
- * complete.
+ * test_playout.c: what a listener hears, on calls small enough to count by hand: 2 s frames, due 2
+ * s after they are complete.
  */
 #include "control/playout.h"
 
@@ -92,7 +92,10 @@ static void test_neighbours_are_one_gap(void **state)
     near(s.longest_underrun_s, 0.5);
 }
 
-/* A late answer is heard until the end of its place and never moves the next: lateness does not add up. */
+/*
+ * A late answer is heard until the end of its place and never moves the next: lateness does not add
+ * up.
+ */
 static void test_late_is_bounded_by_its_place(void **state)
 {
     struct mt_playout_sums s;

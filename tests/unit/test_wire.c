@@ -404,8 +404,8 @@ static void test_record_parse(void **state)
 /* ---- a scripted engine ---- */
 
 /*
- * Frames of 160 samples and 40 of lookahead at 16 kHz, answered one a tick. The tests hold its hands:
- * stuck (a tick does not return), still (it answers nothing), full (it takes no audio).
+ * Frames of 160 samples and 40 of lookahead at 16 kHz, answered one a tick. The tests hold its
+ * hands: stuck (a tick does not return), still (it answers nothing), full (it takes no audio).
  */
 enum { RATE = 16000, FRAME = 160, AHEAD = 40, BACKLOG = 4, SESSIONS = 128 };
 
@@ -420,6 +420,7 @@ struct mt_engine {
     struct mt_engine_opts opts;
     struct fake s[SESSIONS];
     int n, cap;
+    enum mt_gate gate;
     atomic_llong next_id;
     atomic_size_t text;
     bool draining;
@@ -614,6 +615,11 @@ bool mt_engine_tick(struct mt_engine *eng)
 void mt_engine_set_cap(struct mt_engine *eng, int cap)
 {
     eng->cap = cap;
+}
+
+void mt_engine_set_gate(struct mt_engine *eng, enum mt_gate gate)
+{
+    eng->gate = gate;
 }
 
 void mt_engine_drain(struct mt_engine *eng)
@@ -1028,7 +1034,9 @@ static void test_live_is_read(void **state)
     WAIT_FOR(atomic_load(&r->eng.gone) == 1);
 }
 
-/* Gone without a word: also while the server doesn't read the connection, or has nothing to write. */
+/*
+ * Gone without a word: also while the server doesn't read the connection, or has nothing to write.
+ */
 static void test_vanish(void **state)
 {
     struct rig *r = *state;

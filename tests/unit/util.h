@@ -1,6 +1,6 @@
 /*
- * util.h: what tests with files share: a folder of their own under /tmp, files in it, and where tests/ is. For
- * files that include cmocka.h before it.
+ * util.h: what tests with files share: a folder of their own under /tmp, files in it, and where
+ * tests/ is. For files that include cmocka.h before it.
  */
 #ifndef MT_TEST_UTIL_H
 #define MT_TEST_UTIL_H

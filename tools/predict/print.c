@@ -5,11 +5,13 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /*
- * A line of the table. In text {member} is that member's value; [...] is left out when a member in it is
- * absent or null, and the line when one outside is absent. Where the first member is null stands never.
+ * A line of the table. In text {member} is that member's value; [...] is left out when a member in
+ * it is absent or null, and the line when one outside is absent. Where the first member is null
+ * stands never.
  */
 struct row {
     const char *label, *text, *never;
@@ -29,8 +31,36 @@ static const struct row predict_rows[] = {
      "{t_sat_s} s after the start[ ({t_sat_locked_s} s with locked phases, {t_sat_spread_s} s with "
      "random ones)]",
      "never"},
+    {"with its towers", "{t_sat_towers_s} s, {session_bytes_s} bytes/s of each session", "never"},
     {"first stall", "{t_stall_s} s after the start, with locked phases", "never"},
     {"longest session", "{last_tokens} tokens", NULL},
+    {"arrivals", "{arrivals}, {arrivals_s} a second[, up to {cap} at once]", NULL},
+    {"duration",
+     "{duration}, {duration_s} s in the mean[, sigma {duration_sigma}][, alpha {duration_alpha}]",
+     NULL},
+    {"calls at once", "{sessions_mean} in the mean, {offered_sessions} offered", NULL},
+    {"refused", "{refused_share} of the calls", NULL},
+    {"tokens", "{tokens_mean} in the mean[ +/- {tokens_sd}], {rho_mean} of the pool",
+     "without bound"},
+    {"one cohort", "overruns if {cohort_s} s is above {fill_s} s: {cohort_overruns}", NULL},
+    {"refilled", "overruns if {refill_s} s is above {fill_s} s: {refill_overruns}", "overruns"},
+    {"over the pool", "{over_share} of the time[ (at most {over_chernoff})]", NULL},
+    {"up-crossings", "{crossings_s} a second", NULL},
+    {"hit within", "{horizon_s} s: at most {hit_bound}", NULL},
+    {"sessions at risk",
+     "{risk}: {risk_sessions}, or {risk_offered} offered[, for {horizon_s} s "
+     "{risk_offered_horizon}]",
+     NULL},
+    {"Monte Carlo",
+     "{mc_hit} hit within {horizon_s} s from {mc_from}, 95 % between {mc_hit_low} and "
+     "{mc_hit_high}; {mc_runs} runs, seed {mc_seed}",
+     NULL},
+    {"time to hit", "{mc_hit_s} s in the mean of {mc_hits} hits[ +/- {mc_hit_error_s} s]", NULL},
+    {"after the wall", "{after_wall}: {load_serve} serving + {load_recompute} recomputing", NULL},
+    {"a stall", "{stall_s} s, {stall_frames} frames, every {stall_every_s} s", NULL},
+    {"limps up to", "{limp_sessions} sessions", "any number"},
+    {"drained", "to {drain_sessions} sessions in {drain_s} s", NULL},
+    {"retries", "arrivals times {retry_factor}[, {retry_arrivals_s} a second]", NULL},
     {"a session takes", "{session_blocks} blocks, {session_bytes}", NULL},
     {"window is full", "{t_full_s} s after the start", "never"},
     {"memory holds", "{n_mem} sessions", NULL},
@@ -40,6 +70,7 @@ static const struct row predict_rows[] = {
     {"deadline", "{deadline_s} s, {target} of it to be used", NULL},
     {"cost of a frame", "{cost_a_ms} ms + {cost_b_ms} ms a session", NULL},
     {"the beat holds", "{n_star} sessions in step, {n_star_unaligned} at any time", NULL},
+    {"latency", "{latency_ms} ms in step[, {latency_unaligned_ms} ms at worst at any time]", NULL},
     {"sustainable", "{n_sustainable} sessions", NULL},
     {"bound by", "{binding}", NULL},
 };
@@ -55,6 +86,47 @@ static const struct row fit_rows[] = {
     {"collapse", "at {t_collapse_s} s", NULL},
     {"foretold half way",
      "{t_half_sat_s} s, from the records up to {t_half_s} s[: off by {error_percent} %]", "never"},
+    {"by increments", "{t_live_s} s[, 95 % between {t_low_s} s and {t_high_s} s]", "never"},
+    {"on the way", "{points} forecasts off by {mape}, bias {bias}; {cover} covered, {late} late",
+     NULL},
+};
+
+static const struct row score_rows[] = {
+    {"collapse", "at {t_collapse_s} s", NULL},
+    {"a quarter", "off by {error_25} of what was left", "never"},
+    {"half way", "off by {error_50} of what was left", "never"},
+    {"three quarters", "off by {error_75} of what was left", "never"},
+    {"forecasts", "{points}[, off by {mape} in the mean, {p95} at the 95 % point, bias {bias}]",
+     NULL},
+    {"intervals", "{cover} hold the truth, {late} are late", NULL},
+};
+
+static const struct row cost_rows[] = {
+    {"points", "{points}, {broken} broken lines", NULL},
+    {"cost of a frame", "{a_ms} ms + {b_ms} ms a session", NULL},
+    {"residual", "{residual_ms} ms; the slope within {b_error_ms} ms", NULL},
+    {"convex", "{convex}: the last segment rises by {last_b_ms} ms, the line by {line_b_ms} ms",
+     NULL},
+    {"deadline", "{deadline_s} s, {target} of it to be used", NULL},
+    {"the beat holds", "{n_star} sessions in step[, {n_star_unaligned} at any time]", NULL},
+};
+
+static const struct row mixed_rows[] = {
+    {"load", "{load} of {classes} classes", NULL},
+    {"feasible", "{feasible}", NULL},
+    {"blocked by", "the class of {blocker_period_s} s: {work_s} s of work within {within_s} s",
+     NULL},
+    {"longest piece", "{piece_s} s", NULL},
+};
+
+static const struct {
+    const char *type;
+    const struct row *rows;
+    size_t n;
+} tables[] = {
+    {"predict", predict_rows, MT_COUNT(predict_rows)}, {"fit", fit_rows, MT_COUNT(fit_rows)},
+    {"score", score_rows, MT_COUNT(score_rows)},       {"cost", cost_rows, MT_COUNT(cost_rows)},
+    {"mixed", mixed_rows, MT_COUNT(mixed_rows)},
 };
 
 json_t *predict_begin(const char *type)
@@ -65,15 +137,35 @@ json_t *predict_begin(const char *type)
 
 void predict_set(json_t *obj, const char *key, double v)
 {
-    if (isinf(v))
+    if (isinf(v)) {
         json_object_set_new(obj, key, json_null());
-    else
+    } else if (fabs(v) < 0.1 && v != 0) {
+        char digits[32]; /* six decimals of a probability would be too few */
+
+        snprintf(digits, sizeof(digits), "%.9g", v);
+        json_object_set_new(obj, key, json_real(strtod(digits, NULL)));
+    } else {
         mt_json_set_real(obj, key, v);
+    }
 }
 
 void predict_set_int(json_t *obj, const char *key, int64_t v)
 {
     json_object_set_new(obj, key, json_integer(v));
+}
+
+void predict_set_bool(json_t *obj, const char *key, bool v)
+{
+    json_object_set_new(obj, key, json_boolean(v));
+}
+
+void predict_set_score(json_t *obj, const struct mt_forecast_score *s)
+{
+    predict_set(obj, "mape", s->mape);
+    predict_set(obj, "p95", s->p95);
+    predict_set(obj, "bias", s->bias);
+    predict_set(obj, "cover", s->cover);
+    predict_set(obj, "late", s->late);
 }
 
 /* Four digits, or a tenth. */
@@ -171,12 +263,11 @@ static void print_row(FILE *f, const json_t *obj, const struct row *r)
 
 static void print_table(const json_t *obj)
 {
-    bool fit = !strcmp(json_string_value(json_object_get(obj, "type")), "fit");
-    const struct row *rows = fit ? fit_rows : predict_rows;
-    size_t n = fit ? MT_COUNT(fit_rows) : MT_COUNT(predict_rows);
+    const char *type = json_string_value(json_object_get(obj, "type"));
 
-    for (size_t i = 0; i < n; i++)
-        print_row(stdout, obj, &rows[i]);
+    for (size_t t = 0; t < MT_COUNT(tables); t++)
+        for (size_t i = 0; i < tables[t].n && !strcmp(type, tables[t].type); i++)
+            print_row(stdout, obj, &tables[t].rows[i]);
 }
 
 int predict_print(const struct opts *o, json_t *obj)

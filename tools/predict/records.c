@@ -1,5 +1,5 @@
 /*
- * records.c: mt-predict on frame records: the same, fitted to what was measured.
+ * records.c: the last line of mt-predict on frame records: all of them, fitted.
  */
 #include "tools/predict/predict.h"
 
@@ -7,14 +7,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_MAX_B (1 << 20) /* a record with its text has a few hundred bytes */
-
-static int take(void *ctx, const char *line, size_t n)
+int predict_input(const struct opts *o, const char **what)
 {
-    return mt_trace_line(ctx, line, n);
+    bool from_stdin = !o->file || !strcmp(o->file, "-");
+    int fd = from_stdin ? STDIN_FILENO : open(o->file, O_RDONLY | O_CLOEXEC);
+
+    *what = from_stdin ? "standard input" : o->file;
+    if (fd < 0) {
+        fd = -errno;
+        mt_msg(MT_ERROR, "%s: %s", *what, strerror(-fd));
+    }
+    return fd;
+}
+
+void predict_input_close(int fd)
+{
+    if (fd != STDIN_FILENO)
+        close(fd);
 }
 
 static void warn(const char *what, const struct mt_trace_fit *f)
@@ -53,28 +66,48 @@ static json_t *fit_json(const struct mt_trace_fit *f, int64_t broken)
     return out;
 }
 
-int predict_records(const struct opts *o)
+/* What --live would have said at the end, and how good it was on the way there. */
+static int add_live(const struct opts *o, struct mt_trace *trace, double collapse_s, json_t *out)
 {
-    bool from_stdin = !o->file || !strcmp(o->file, "-");
-    const char *what = from_stdin ? "standard input" : o->file;
-    int fd = from_stdin ? STDIN_FILENO : open(o->file, O_RDONLY | O_CLOEXEC);
-    struct mt_trace *trace = NULL;
-    struct mt_trace_fit f = {0};
-    int64_t broken = 0;
-    int rc = fd < 0 ? -errno : 0;
+    struct mt_forecast f, q[3];
+    struct mt_forecast_score s;
+    double truth[3] = {collapse_s, collapse_s, collapse_s}, scratch[3];
+    struct mt_live *live;
+    int rc = mt_live_open(&live, (double)o->window_ns / 1e9, (double)o->batch_ns / 1e9);
 
-    if (!rc && (rc = mt_trace_open(&trace)) == 0 &&
-        (rc = mt_lines_each(fd, LINE_MAX_B, take, trace, &broken)) == 0)
-        rc = mt_trace_fit(trace, &f);
-    mt_trace_close(&trace);
-    if (!from_stdin && fd >= 0)
-        close(fd);
-    if (broken)
-        mt_msg(MT_WARN, "%s: %lld broken lines left out", what, (long long)broken);
+    if (rc < 0)
+        return rc;
+    mt_trace_replay(trace, live);
+    if (mt_live_now(live, &f) == 0) {
+        predict_set(out, "t_live_s", f.sat_s);
+        predict_set(out, "t_low_s", f.low_s);
+        predict_set(out, "t_high_s", f.high_s);
+    }
+    if (!isnan(collapse_s)) {
+        mt_live_quarters(live, collapse_s, q);
+        mt_forecast_score(q, truth, 3, scratch, &s);
+        predict_set_int(out, "points", s.points);
+        predict_set_score(out, &s);
+    }
+    mt_live_close(&live);
+    return 0;
+}
+
+int predict_fit(const struct opts *o, struct mt_trace *trace, const char *what, int64_t broken)
+{
+    struct mt_trace_fit f = {0};
+    json_t *out = NULL;
+    int rc = mt_trace_fit(trace, &f);
+
+    if (rc == 0) {
+        out = fit_json(&f, broken);
+        rc = add_live(o, trace, f.t_collapse_s, out);
+    }
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
+        json_decref(out);
         return MT_EXIT_FAILED;
     }
     warn(what, &f);
-    return predict_print(o, fit_json(&f, broken));
+    return predict_print(o, out);
 }

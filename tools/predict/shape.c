@@ -1,5 +1,5 @@
 /*
- * shape.c: mt-predict -m: what follows from a model's shape and a pool.
+ * shape.c: what follows from a model's shape and a pool, or from a pool in blocks and a rate alone.
  */
 #include "tools/predict/predict.h"
 
@@ -49,29 +49,47 @@ static void fitting_window(json_t *out, const struct opts *o, struct mt_bound w,
     }
 }
 
-static void ceilings(json_t *out, const struct opts *o, const struct mt_bound *w, int64_t blocks,
-                     int64_t block_bytes, double rate, double deadline_s)
+/* Everything that a session adds, its other towers too, in bytes. */
+static void towers(json_t *out, const struct opts *o, const struct plan *p)
 {
-    int64_t n_mem = MT_NO_LIMIT, n_star = MT_NO_LIMIT, unaligned, per_session, n;
-    enum mt_binding binding;
+    struct mt_class c = {.n = (double)o->sessions, .bytes_s = p->rate * (double)p->token_bytes};
+    double t;
 
-    if (o->kv.bounded && mt_bound_blocks(w, &per_session) == 0 &&
-        mt_bound_sessions(w, blocks, &n_mem) == 0) {
+    for (int i = 0; i < o->n_towers; i++)
+        c.bytes_s += o->towers[i];
+    predict_set(out, "session_bytes_s", c.bytes_s);
+    if (mt_predict_classes(&c, 1, (double)p->blocks * (double)(o->block * p->token_bytes), o->rho0,
+                           &t) == 0)
+        predict_set(out, "t_sat_towers_s", t);
+}
+
+static void ceilings(json_t *out, const struct opts *o, const struct plan *p)
+{
+    int64_t n_star = MT_NO_LIMIT, unaligned, per_session, n;
+    int64_t limit = o->cap < o->max_sessions ? o->cap : o->max_sessions;
+    /* The ceilings share out what others left. */
+    int64_t blocks = (int64_t)floor((1 - o->rho0) * (double)p->blocks + 1e-9);
+    const struct mt_bound *w = &p->bound;
+    enum mt_binding binding;
+    double worst;
+
+    if (o->kv.bounded && mt_bound_blocks(w, &per_session) == 0) {
         predict_set_int(out, "session_blocks", per_session);
-        predict_set_int(out, "session_bytes", per_session * block_bytes);
-        if (rate > 0) {
+        if (p->token_bytes)
+            predict_set_int(out, "session_bytes", per_session * o->block * p->token_bytes);
+        if (p->rate > 0) {
             double missing = (double)(w->sinks + w->window - o->prompt_tokens);
 
-            predict_set(out, "t_full_s", fmax(0, missing) / rate);
+            predict_set(out, "t_full_s", fmax(0, missing) / p->rate);
         }
-        predict_set_int(out, "n_mem", n_mem);
+        predict_set_int(out, "n_mem", p->n_mem);
         if (o->sessions >= 0)
-            json_object_set_new(out, "fits", json_boolean(o->sessions <= n_mem));
+            predict_set_bool(out, "fits", o->sessions <= p->n_mem);
     }
-    fitting_window(out, o, *w, blocks, rate);
-    if (o->has_cost && mt_latency_locked(&o->cost, deadline_s, o->target, &n_star) == 0 &&
-        mt_latency_unaligned(&o->cost, deadline_s, o->target, &unaligned) == 0) {
-        predict_set(out, "deadline_s", deadline_s);
+    fitting_window(out, o, *w, blocks, p->rate);
+    if (o->has_cost && mt_latency_locked(&o->cost, p->deadline_s, o->target, &n_star) == 0 &&
+        mt_latency_unaligned(&o->cost, p->deadline_s, o->target, &unaligned) == 0) {
+        predict_set(out, "deadline_s", p->deadline_s);
         predict_set(out, "target", o->target);
         predict_set(out, "cost_a_ms", o->cost.a_s * 1e3);
         predict_set(out, "cost_b_ms", o->cost.b_s * 1e3);
@@ -79,105 +97,147 @@ static void ceilings(json_t *out, const struct opts *o, const struct mt_bound *w
             predict_set_int(out, "n_star", n_star);
             predict_set_int(out, "n_star_unaligned", unaligned);
         }
+        if (o->sessions >= 0 &&
+            mt_latency_worst(&o->cost, p->deadline_s, (double)o->sessions, &worst) == 0) {
+            predict_set(out, "latency_ms", 1e3 * (o->cost.a_s + o->cost.b_s * (double)o->sessions));
+            predict_set(out, "latency_unaligned_ms", 1e3 * worst);
+        }
     }
-    if (!o->kv.bounded && rate > 0 && o->sessions > 0) {
+    if (!o->kv.bounded && p->rate > 0 && (o->sessions > 0 || o->arrive != ARRIVE_NONE)) {
         /* Unbounded, memory ends every number of sessions: t_sat_s says when. */
         json_object_set_new(out, "binding", json_string(mt_binding_name(MT_BIND_MEMORY)));
         return;
     }
-    n = mt_sustainable(n_mem, n_star, o->max_sessions, &binding);
+    n = mt_sustainable(p->n_mem, n_star, limit, &binding);
     if (binding != MT_BIND_NONE)
         predict_set_int(out, "n_sustainable", n);
     json_object_set_new(out, "binding", json_string(mt_binding_name(binding)));
 }
 
-int predict_shape(const struct opts *o)
+/* The pool in whole blocks and in tokens. */
+static int plan_pool(const struct opts *o, struct plan *p)
 {
-    struct mt_shape shape;
+    int64_t block_bytes = p->token_bytes * o->block;
+
+    p->blocks = o->pool_blocks ? o->pool_blocks : o->pool_bytes / block_bytes;
+    if (p->blocks < 1) {
+        mt_msg(MT_ERROR, "--pool: %lld bytes hold no block of %lld bytes", (long long)o->pool_bytes,
+               (long long)block_bytes);
+        return MT_EXIT_FAILED;
+    }
+    if (__builtin_mul_overflow(p->blocks, o->block, &p->pool_tokens) ||
+        p->pool_tokens > PREDICT_TOKENS_MAX) {
+        mt_msg(MT_ERROR, "--pool: %lld blocks of %lld tokens are beyond what can be counted",
+               (long long)p->blocks, (long long)o->block);
+        return MT_EXIT_FAILED;
+    }
+    p->free_tokens = (1 - o->rho0) * (double)p->pool_tokens;
+    return MT_EXIT_OK;
+}
+
+static int make_plan(const struct opts *o, struct plan *p)
+{
     struct mt_err e = {0};
-    struct mt_policy policy;
-    char kv[64];
-    struct mt_bound w = {.window = o->kv.window,
-                         .sinks = o->kv.sinks < 0 ? o->prompt_tokens : o->kv.sinks,
-                         .block_tokens = o->block,
-                         .retire = MT_RETIRE_IN_PLACE,
-                         .shared_sinks = o->shared_sinks};
-    int64_t token_bytes, block_bytes, blocks, pool_tokens;
-    double frame_s, deadline_s, rate, audio;
-    json_t *out;
-    int rc = mt_shape_open(&shape, o->model, &e);
+    double audio;
+    int rc = o->model ? mt_shape_open(&p->shape, o->model, &e) : 0;
 
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s", e.text);
         return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
     }
-    token_bytes = mt_shape_token_bytes(&shape, o->kv_type);
-    block_bytes = token_bytes * o->block;
-    blocks = o->pool_blocks ? o->pool_blocks : o->pool_bytes / block_bytes;
-    frame_s = o->frame_ns ? (double)o->frame_ns / 1e9 : shape.frame_s;
-    deadline_s = o->deadline_ns ? (double)o->deadline_ns / 1e9 : frame_s;
-    audio = mt_shape_audio_rate(&shape, frame_s);
-    rate = isnan(o->rate) ? audio : o->rate;
-    if (blocks < 1) {
-        mt_msg(MT_ERROR, "--pool: %lld bytes hold no block of %lld bytes", (long long)o->pool_bytes,
-               (long long)block_bytes);
-        return MT_EXIT_FAILED;
-    }
-    if (__builtin_mul_overflow(blocks, o->block, &pool_tokens) ||
-        pool_tokens > PREDICT_TOKENS_MAX) {
-        mt_msg(MT_ERROR, "--pool: %lld blocks of %lld tokens are beyond what can be counted",
-               (long long)blocks, (long long)o->block);
-        return MT_EXIT_FAILED;
-    }
-    if (isnan(o->rate) && rate == 0) {
+    p->token_bytes = mt_shape_token_bytes(&p->shape, o->kv_type);
+    if ((rc = plan_pool(o, p)) != MT_EXIT_OK)
+        return rc;
+    p->frame_s = o->frame_ns ? (double)o->frame_ns / 1e9 : p->shape.frame_s;
+    p->deadline_s = o->deadline_ns ? (double)o->deadline_ns / 1e9 : p->frame_s;
+    audio = mt_shape_audio_rate(&p->shape, p->frame_s);
+    p->rate = isnan(o->rate) ? audio : o->rate;
+    if (isnan(o->rate) && p->rate == 0) {
         mt_msg(MT_ERROR, "%s: its config tells no audio rate: give --rate", o->model);
         return MT_EXIT_USAGE;
     }
-    if (o->has_cost && deadline_s == 0) {
-        mt_msg(MT_ERROR, "%s: its config tells no frame length: --cost needs --deadline", o->model);
+    if (o->has_cost && p->deadline_s == 0) {
+        mt_msg(MT_ERROR, "%s: its config tells no frame length: --cost needs --deadline",
+               o->model ? o->model : "no model");
         return MT_EXIT_USAGE;
     }
+    p->bound = (struct mt_bound){.window = o->kv.window,
+                                 .sinks = o->kv.sinks < 0 ? o->prompt_tokens : o->kv.sinks,
+                                 .step = o->step_tokens,
+                                 .block_tokens = o->block,
+                                 .retire = o->retire,
+                                 .shared_sinks = o->shared_sinks};
     /* A frame's audio comes in one step, text one token at a time. */
-    w.step = o->step_tokens;
-    if (w.step == 0)
-        w.step = (int64_t)fmax(1, ceil((audio > 0 ? audio : rate) * frame_s - 1e-9));
+    if (p->bound.step == 0)
+        p->bound.step = (int64_t)fmax(1, ceil((audio > 0 ? audio : p->rate) * p->frame_s - 1e-9));
+    p->n_mem = MT_NO_LIMIT;
+    if (o->kv.bounded)
+        mt_bound_sessions(&p->bound, (int64_t)floor((1 - o->rho0) * (double)p->blocks + 1e-9),
+                          &p->n_mem);
+    return MT_EXIT_OK;
+}
 
-    out = predict_begin("predict");
-    json_object_set_new(out, "model", json_string(shape.name));
-    predict_set_int(out, "layers", shape.layers);
-    predict_set_int(out, "kv_heads", shape.kv_heads);
-    predict_set_int(out, "head_dim", shape.head_dim);
-    policy = o->kv;
-    policy.sinks = w.sinks; /* the prompt's tokens, where it is the sinks */
+/* What was given, and what it comes to before anything is predicted. */
+static void echo(json_t *out, const struct opts *o, const struct plan *p)
+{
+    struct mt_policy policy = o->kv;
+    char kv[64];
+
+    if (o->model) {
+        json_object_set_new(out, "model", json_string(p->shape.name));
+        predict_set_int(out, "layers", p->shape.layers);
+        predict_set_int(out, "kv_heads", p->shape.kv_heads);
+        predict_set_int(out, "head_dim", p->shape.head_dim);
+    }
+    policy.sinks = p->bound.sinks; /* the prompt's tokens, where it is the sinks */
     mt_policy_format(&policy, kv);
     json_object_set_new(out, "kv", json_string(kv));
-    json_object_set_new(out, "kv_type", json_string(mt_dtype_name(o->kv_type)));
-    predict_set_int(out, "token_bytes", token_bytes);
+    if (o->model) {
+        json_object_set_new(out, "kv_type", json_string(mt_dtype_name(o->kv_type)));
+        predict_set_int(out, "token_bytes", p->token_bytes);
+    }
     predict_set_int(out, "block_tokens", o->block);
-    predict_set_int(out, "pool_blocks", blocks);
-    predict_set_int(out, "pool_tokens", pool_tokens);
+    predict_set_int(out, "pool_blocks", p->blocks);
+    predict_set_int(out, "pool_tokens", p->pool_tokens);
     if (o->sessions >= 0)
         predict_set_int(out, "sessions", o->sessions);
-    predict_set(out, "rate_tokens_s", rate);
-    if (frame_s > 0)
-        predict_set(out, "frame_s", frame_s);
-    predict_set_int(out, "step_tokens", w.step);
+    predict_set(out, "rate_tokens_s", p->rate);
+    if (p->frame_s > 0)
+        predict_set(out, "frame_s", p->frame_s);
+    predict_set_int(out, "step_tokens", p->bound.step);
     predict_set_int(out, "prompt_tokens", o->prompt_tokens);
     predict_set(out, "rho0", o->rho0);
+}
+
+int predict_shape(const struct opts *o)
+{
+    struct plan p = {0};
+    json_t *out;
+    int rc = make_plan(o, &p);
+
+    if (rc != MT_EXIT_OK)
+        return rc;
+    out = predict_begin("predict");
+    echo(out, o, &p);
     if (o->kv.bounded) {
         predict_set(out, "t_sat_s", INFINITY);
-    } else {
-        struct mt_load l = {.pool_blocks = blocks,
+    } else if (o->sessions >= 0 && o->arrive != ARRIVE_RAMP) {
+        struct mt_load l = {.pool_blocks = p.blocks,
                             .block_tokens = o->block,
                             .rho0 = o->rho0,
                             .sessions = o->sessions,
                             .start_tokens = o->prompt_tokens,
-                            .rate = rate};
+                            .rate = p.rate};
 
-        growth(out, &l, frame_s);
+        growth(out, &l, p.frame_s);
+        if (o->n_towers > 0)
+            towers(out, o, &p);
     }
-    /* The ceilings share out what others left. */
-    blocks = (int64_t)floor((1 - o->rho0) * (double)blocks + 1e-9);
-    ceilings(out, o, &w, blocks, block_bytes, rate, deadline_s);
+    rc = predict_open(o, &p, out);
+    if (rc != MT_EXIT_OK) {
+        json_decref(out);
+        return rc;
+    }
+    ceilings(out, o, &p);
     return predict_print(o, out);
 }

@@ -1,6 +1,6 @@
 /*
- * cap.c: mt-probe cap: set the number of sessions that the server admits, once or for each cap line on stdin, which is
- * the last link of a control loop: watch | mt-admit | cap.
+ * cap.c: mt-probe cap: set the number of sessions that the server admits, once or for each cap line
+ * on stdin, which is the last link of a control loop: watch | mt-admit | cap.
  */
 #include "tools/probe/live.h"
 
@@ -43,10 +43,10 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 }
 
 /* The server's answer goes to stdout. 0 or a negative errno; what failed was printed. */
-static int set_cap(struct mt_wire_client *c, int64_t cap)
+static int set_cap(struct mt_wire_client *c, int64_t cap, const char *mode)
 {
-    json_t *answer = probe_ask(c, json_pack("{s:i, s:s, s:I}", "metronome", MT_WIRE_VERSION, "type",
-                                            "cap", "cap", (json_int_t)cap));
+    json_t *answer = probe_ask(c, json_pack("{s:i, s:s, s:I, s:s*}", "metronome", MT_WIRE_VERSION,
+                                            "type", "cap", "cap", (json_int_t)cap, "mode", mode));
 
     return answer ? mt_json_line(stdout, answer) : -EPROTO;
 }
@@ -63,13 +63,14 @@ static int take_line(void *ctx, const char *line, size_t n)
     const char *type = json_string_value(json_object_get(obj, "type"));
     json_t *v = json_object_get(obj, "cap");
     int64_t cap = json_is_integer(v) ? json_integer_value(v) : -1;
-    bool is_object = json_is_object(obj), is_cap = type && !strcmp(type, "cap");
+    bool is_cap = type && !strcmp(type, "cap");
+    bool broken = !json_is_object(obj) || (is_cap && (cap < 0 || cap > INT_MAX));
 
+    if (is_cap && !broken)
+        f->failed = set_cap(f->c, cap, json_string_value(json_object_get(obj, "mode")));
     json_decref(obj);
-    if (!is_object || (is_cap && (cap < 0 || cap > INT_MAX)))
+    if (broken)
         return -EBADMSG;
-    if (is_cap)
-        f->failed = set_cap(f->c, cap);
     return f->failed < 0 ? -ECANCELED : 0;
 }
 
@@ -104,7 +105,7 @@ int probe_cap(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (!(c = probe_connect(o.socket, ANSWER_NS)))
         return MT_EXIT_FAILED;
-    rc = o.cap >= 0 ? set_cap(c, o.cap) : follow_stdin(c);
+    rc = o.cap >= 0 ? set_cap(c, o.cap, NULL) : follow_stdin(c);
     mt_wire_disconnect(&c);
     return rc < 0 && rc != -EPIPE ? MT_EXIT_FAILED : MT_EXIT_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * check.c: mt-probe check: one call of one frame of silence, timed. Not whether the server is there, but whether it
- * answers: an engine whose pool is full says hello as well as ever.
+ * check.c: mt-probe check: one call of one frame of silence, timed. Not whether the server is
+ * there, but whether it answers: an engine whose pool is full says hello as well as ever.
  */
 #include "tools/probe/live.h"
 

@@ -54,8 +54,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 }
 
 /*
- * {"type":"mel","frames":F,"positions":P}, then {"type":"embed","pos":i,"v":[…]} for each of the P rows that the F mel frames
- * gave: each value with the 9 digits that give an f32 back.
+ * {"type":"mel","frames":F,"positions":P}, then {"type":"embed","pos":i,"v":[…]} for each of the P
+ * rows that the F mel frames gave: each value with the 9 digits that give an f32 back.
  */
 static int print_rows(const float *rows, int64_t n, int width, int64_t first, int64_t mel_frames)
 {

@@ -87,7 +87,10 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 
 /* ---- numbers in lists ---- */
 
-/* Whole numbers apart by commas, spaces, brackets or line ends. *list is malloc'ed. -EINVAL: *bad is the word. */
+/*
+ * Whole numbers apart by commas, spaces, brackets or line ends. *list is malloc'ed. -EINVAL: *bad
+ * is the word.
+ */
 static int parse_list(char *text, int64_t lo, int64_t hi, int64_t **list, int64_t *n,
                       const char **bad)
 {

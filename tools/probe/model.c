@@ -108,9 +108,9 @@ static bool is_count(const char *text)
 }
 
 /*
- * Cut FILE@start:len. Two whole numbers count the file's own samples; if either has a unit or a decimal point both are times. An
- * empty len is the rest. A name that has an @ of its own is taken whole if there is such a file. *cut tells whether there
- * was a part.
+ * Cut FILE@start:len. Two whole numbers count the file's own samples; if either has a unit or a
+ * decimal point both are times. An empty len is the rest. A name that has an @ of its own is taken
+ * whole if there is such a file. *cut tells whether there was a part.
  */
 static int parse_clip(char *spec, struct mt_sound_part *part, bool *cut)
 {

@@ -38,12 +38,15 @@ int probe_model_open(struct probe_model *p);
 void probe_model_close(struct probe_model *p);
 
 /*
- * FILE[@start:len] (seconds, durations or samples): mono at rate_hz, at least one sample, *pcm the caller's. Prints the
- * reason and returns an exit status on failure.
+ * FILE[@start:len] (seconds, durations or samples): mono at rate_hz, at least one sample, *pcm the
+ * caller's. Prints the reason and returns an exit status on failure.
  */
 int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
 
-/* The text of a file, or of stdin ("-"): malloc'ed, NUL terminated behind its *n bytes. NULL after printing the reason. */
+/*
+ * The text of a file, or of stdin ("-"): malloc'ed, NUL terminated behind its *n bytes. NULL after
+ * printing the reason.
+ */
 char *probe_text(const char *path, size_t *n);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * stats.c: mt-probe stats: one snapshot of the server, as a line for programs or a table for people.
+ * stats.c: mt-probe stats: one snapshot of the server, as a line for programs or a table for
+ * people.
  */
 #include "tools/probe/live.h"
 
