@@ -235,7 +235,7 @@ int mt_trace_line(struct mt_trace *t, const char *line, size_t n);
 struct mt_trace_fit {
     int64_t frames;      /* records used */
     int64_t stalled;     /* of them with status "stalled" */
-    int64_t untruthful;  /* "ok" with tokens in and none out: nothing was computed */
+    int64_t untruthful;  /* "ok" with nothing decoded: nothing was computed */
     int64_t sessions;    /* N of the stretch, 0 without one */
     double from_s, to_s; /* the stretch: constant N, before any collapse */
     double rho;          /* the line's value at to_s */

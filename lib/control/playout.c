@@ -227,7 +227,7 @@ int mt_playout_add(struct mt_playout *p, const struct mt_playout_frame *f)
     }
     l->last_frame_s = frame_length(p, l, f);
     s.frame_s = l->last_frame_s;
-    s.untruthful = f->status == MT_OK && f->tokens_in > 0 && f->tokens_out == 0;
+    s.untruthful = mt_status_untruthful(f->status, f->tokens_out);
     s.silent = s.untruthful || (f->status != MT_OK && f->status != MT_LATE);
     if (isfinite(f->delay_ms) && isfinite(f->deadline_ms))
         s.late_s = fmax(0, (f->delay_ms - f->deadline_ms) / 1e3);

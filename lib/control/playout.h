@@ -16,7 +16,7 @@ struct mt_playout_frame {
     enum mt_status status;
     double delay_ms;    /* from the frame being complete to the answer being here; NAN: unknown */
     double deadline_ms; /* NAN: unknown */
-    int64_t tokens_in, tokens_out; /* -1: unknown */
+    int64_t tokens_out; /* -1: unknown */
 };
 
 /* Sums of one session; of all of them in a total. */

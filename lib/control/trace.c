@@ -112,7 +112,7 @@ static int add(struct mt_trace *t, const struct point *p)
 static int take_frame(struct mt_trace *t, const json_t *obj)
 {
     const char *status = json_string_value(json_object_get(obj, "status"));
-    double at, rho, kv, sessions, in, out;
+    double at, rho, kv, sessions, out;
     struct point p;
     bool stalled, untruthful;
     int has_t, has_rho, has_n, rc;
@@ -121,7 +121,7 @@ static int take_frame(struct mt_trace *t, const json_t *obj)
     has_rho = number(obj, "pool", &rho);
     has_n = number(obj, "sessions", &sessions);
     if (has_t < 0 || has_rho < 0 || has_n < 0 || number(obj, "kv_tokens", &kv) < 0 ||
-        number(obj, "tokens_in", &in) < 0 || number(obj, "tokens_out", &out) < 0 || !status)
+        number(obj, "tokens_out", &out) < 0 || !status)
         return -EBADMSG;
     if ((has_rho && rho > 1) || (has_n && sessions > 0x1p52))
         return -EBADMSG;
@@ -130,7 +130,7 @@ static int take_frame(struct mt_trace *t, const json_t *obj)
     if ((rc = session_number(t, json_object_get(obj, "session"))) < 0)
         return rc;
     stalled = !strcmp(status, "stalled");
-    untruthful = !strcmp(status, "ok") && in > 0 && out == 0;
+    untruthful = !strcmp(status, "ok") && out == 0;
     p = (struct point){.t = at,
                        .rho = rho,
                        .kv = kv,

@@ -45,6 +45,14 @@ enum mt_status { MT_OK, MT_LATE, MT_STALLED, MT_DROPPED, MT_REFUSED, MT_FAILED }
 const char *mt_status_name(enum mt_status s);
 /* -1 for an unknown word. */
 int mt_status_parse(const char *name);
+/*
+ * "ok" with nothing decoded: every answer has at least the token that ends it, so nothing was computed, and
+ * the server says otherwise (as under silent_stall). tokens_out -1: not told, and believed.
+ */
+static inline bool mt_status_untruthful(enum mt_status s, int64_t tokens_out)
+{
+    return s == MT_OK && tokens_out == 0;
+}
 
 /*
  * One frame's record; the pointers are the engine's, valid during the callback. Times in ms as in

@@ -76,7 +76,7 @@ void mt_feed_record(struct feed_session *s, json_t *msg)
         return;
     }
     count(r, rec.status);
-    if (rec.status == MT_OK && rec.tokens_in > 0 && rec.tokens_out == 0)
+    if (mt_status_untruthful(rec.status, rec.tokens_out))
         r->t->untruthful++;
     mt_json_set_real(msg, "rtt_ms", (double)(mt_feed_now(r) - d->due_ns) / 1e6);
     if (rec.status == MT_OK || rec.status == MT_LATE) {

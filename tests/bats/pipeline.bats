@@ -90,10 +90,17 @@ frames() {
 
 @test "pipeline: --silent-stall calls the same frames ok; tokens_out still tells" {
   serve "${CALL[@]}" --kv unbounded --pool 200b --silent-stall
-  run -0 calls 8 14
+  run -0 --separate-stderr calls 8 14 -v
   stop
   [ "$(frames '.status == "ok"')" = 112 ]
   [ "$(frames '.tokens_out == 0')" -ge 16 ]
+  # Whoever reads the records sees through it.
+  local lies
+  lies=$(frames '.tokens_out == 0')
+  [[ "$stderr" == *"$lies frames say ok"* ]]
+  [ "$(mt-probe play frames.ndjson | jq -s 'map(select(.type == "play_total").untruthful)[0]')" = "$lies" ]
+  [ "$(mt-predict frames.ndjson 2>warned | jq '[.untruthful, .t_collapse_s != null]' -c)" = "[$lies,true]" ]
+  grep -q "untruthful: $lies frames" warned
 }
 
 @test "pipeline: with a window the same calls are all ok, the pool is flat, and each answers as if it were alone" {

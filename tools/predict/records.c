@@ -36,7 +36,7 @@ static void warn(const char *what, const struct mt_trace_fit *f)
         mt_msg(MT_WARN, "%s: no stretch of %d frame times with a constant number of sessions", what,
                MT_TRACE_MIN);
     if (f->untruthful)
-        mt_msg(MT_WARN, "%s: untruthful: %lld frames are 'ok' with tokens in and none out", what,
+        mt_msg(MT_WARN, "%s: untruthful: %lld frames are 'ok' with nothing decoded", what,
                (long long)f->untruthful);
 }
 

@@ -68,7 +68,7 @@ static const char *judge(json_t *msg, double *ms)
     if (mt_wire_record_parse(msg, &rec, &session) < 0)
         return "error";
     *ms = rec.latency_ms;
-    if (rec.status == MT_OK && rec.tokens_in > 0 && rec.tokens_out == 0)
+    if (mt_status_untruthful(rec.status, rec.tokens_out))
         return "untruthful";
     return mt_status_name(rec.status);
 }

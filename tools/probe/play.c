@@ -67,7 +67,6 @@ static int take(struct mt_playout *p, json_t *obj)
                /* The listener sits at the client: its own count of the time, where there is one. */
                .delay_ms = json_is_number(rtt) ? json_number_value(rtt) : r.latency_ms,
                .deadline_ms = r.deadline_ms,
-               .tokens_in = r.tokens_in,
                .tokens_out = r.tokens_out,
            });
 }
