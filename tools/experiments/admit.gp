@@ -29,7 +29,7 @@ do for [i = 1:n] {
     set ylabel "p95 of a window, ms"
     set yrange [0:T * 3.3]
     plot T with lines dashtype 3 linecolor rgb grey title "the beat", 0.8 * T with lines dashtype 2 linecolor rgb grey title "target, 80 %", \
-         for [j = 1:runs] f . j . ".tsv" using 1:4 with points pointtype 7 pointsize 0.5 linecolor rgb colour(case) title (j == 1 ? "signal (at twice the beat: frames not served)" : "")
+         for [j = 1:runs] f . j . ".tsv" using 1:4 with points pointtype 7 pointsize 0.5 linecolor rgb colour(case) title (j == 1 ? "signal (2 beats: not served)" : "")
     set xlabel "time, s"
     set ylabel "pool in use, %"
     set yrange [0:135]
