@@ -19,7 +19,10 @@ struct mt_report {
     int64_t frames;         /* records since the last report */
     int64_t late, unserved; /* of them: late; stalled, dropped, failed or untruthful */
     int64_t cap;            /* of the last record; -1: none */
-    /* memory: a time to saturation; latency: p95 at the target or above; limit: at the cap; or none. */
+    /*
+     * memory: a time to saturation; latency: p95 at the target or above; limit: at the cap; or
+     * none.
+     */
     enum mt_binding binding;
     double t_collapse_s; /* first stalled or untruthful frame of all, NaN: none */
 };

@@ -46,8 +46,9 @@ const char *mt_status_name(enum mt_status s);
 /* -1 for an unknown word. */
 int mt_status_parse(const char *name);
 /*
- * "ok" with nothing decoded: every answer has at least the token that ends it, so nothing was computed, and
- * the server says otherwise (as under silent_stall). tokens_out -1: not told, and believed.
+ * "ok" with nothing decoded: every answer has at least the token that ends it, so nothing was
+ * computed, and the server says otherwise (as under silent_stall). tokens_out -1: not told, and
+ * believed.
  */
 static inline bool mt_status_untruthful(enum mt_status s, int64_t tokens_out)
 {

@@ -375,8 +375,8 @@ static void talk(struct feed_session *s)
 }
 
 /*
- * A frame went out: is it time for a pause? Pauses are whole beats in which nothing is sent and nothing is due; they
- * take their time from the call, so that it ends when it would have.
+ * A frame went out: is it time for a pause? Pauses are whole beats in which nothing is sent and
+ * nothing is due; they take their time from the call, so that it ends when it would have.
  */
 static void pause_after_frame(struct feed_session *s)
 {
