@@ -219,7 +219,7 @@ struct mt_tick {
 struct mt_ticks_counts {
     int64_t records; /* frame records, all of them */
     int64_t ok, late, stalled, dropped, refused, error;
-    int64_t contradictions; /* ok with tokens in and none out */
+    int64_t contradictions; /* ok with nothing decoded */
     int64_t unusable;       /* no time, a negative latency, a clock that went back */
     int64_t empty;          /* ticks without a frame between others */
 };

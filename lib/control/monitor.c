@@ -124,16 +124,15 @@ static double end_pace(struct mt_monitor *m)
 static int take_frame(struct mt_monitor *m, const json_t *obj, double t)
 {
     const char *status = json_string_value(json_object_get(obj, "status"));
-    double kv, latency, deadline, in, out;
+    double kv, latency, deadline, out;
     bool empty;
 
     if (!status || number(obj, "kv_tokens", &kv) < 0 || number(obj, "latency_ms", &latency) < 0 ||
-        number(obj, "deadline_ms", &deadline) < 0 || number(obj, "tokens_in", &in) < 0 ||
-        number(obj, "tokens_out", &out) < 0)
+        number(obj, "deadline_ms", &deadline) < 0 || number(obj, "tokens_out", &out) < 0)
         return -EBADMSG;
     if (!strcmp(status, "refused"))
         return 0; /* a frame that was never due */
-    empty = !strcmp(status, "ok") && in > 0 && out == 0;
+    empty = !strcmp(status, "ok") && out == 0;
     m->frames++;
     if (empty || (strcmp(status, "ok") != 0 && strcmp(status, "late") != 0)) {
         bool stalled = empty || !strcmp(status, "stalled");

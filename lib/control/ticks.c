@@ -215,7 +215,7 @@ static void add(struct mt_ticks *t, struct mt_tick *k, const struct mt_record *r
 
 int mt_ticks_record(struct mt_ticks *t, const struct mt_record *r, bool cold)
 {
-    bool contradiction = r->status == MT_OK && r->tokens_in > 0 && r->tokens_out == 0, own;
+    bool contradiction = mt_status_untruthful(r->status, r->tokens_out), own;
     double T, release;
     struct mt_tick *k;
 

@@ -99,7 +99,9 @@ frames() {
   lies=$(frames '.tokens_out == 0')
   [[ "$stderr" == *"$lies frames say ok"* ]]
   [ "$(mt-probe play frames.ndjson | jq -s 'map(select(.type == "play_total").untruthful)[0]')" = "$lies" ]
-  [ "$(mt-predict frames.ndjson 2>warned | jq '[.untruthful, .t_collapse_s != null]' -c)" = "[$lies,true]" ]
+  mt-predict frames.ndjson >predicted 2>warned
+  [ "$(jq -c 'select(.type == "fit") | [.untruthful, .t_collapse_s != null]' predicted)" = "[$lies,true]" ]
+  [ "$(jq -s 'map(select(.type == "live").unserved) | add' predicted)" = "$lies" ]
   grep -q "untruthful: $lies frames" warned
 }
 
