@@ -72,7 +72,9 @@ static const struct argp_option options[] = {
     {"shared-sinks", OPT_SHARED_SINKS, NULL, 0, "All sessions have the same sinks and share them",
      2},
     {"retire", OPT_RETIRE, "HOW", 0,
-     "How a window frees what left it: in-place (default), or whole blocks: whole", 2},
+     "How a window frees what left it: whole blocks (whole, the default: the cautious count), or "
+     "in place as mt-serve does (in-place)",
+     2},
     {"rate", OPT_RATE, "TOKENS", 0,
      "Tokens a second that one session adds (default: the model's audio in)", 3},
     {"tower", OPT_TOWER, "token=SIZE,rate=R[,share=U]", 0,
@@ -393,6 +395,7 @@ int main(int argc, char **argv)
     const struct argp argp = {
         .options = options, .parser = parse_opt, .args_doc = "[FILE]", .doc = doc};
     struct opts o = {.sessions = -1,
+                     .retire = MT_RETIRE_WHOLE, /* the cautious count */
                      .kv_type = MT_BF16,
                      .block = 16,
                      .rate = NAN,

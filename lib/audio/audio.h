@@ -97,7 +97,7 @@ void mt_resampler_free(struct mt_resampler **r);
 
 /* ---- log-mel ---- */
 
-/* The front end of models.md 2.3 (HF WhisperFeatureExtractor): n_fft 400, hop 160, 16 kHz, Slaney.
+/* The front end of HF's WhisperFeatureExtractor: n_fft 400, hop 160, 16 kHz, Slaney.
  */
 enum { MT_MEL_FFT = 400, MT_MEL_HOP = 160, MT_MEL_RATE = 16000, MT_MEL_LOOKAHEAD = 40 };
 

@@ -1,5 +1,5 @@
 /*
- * mel.c: the log-mel front end of HF's WhisperFeatureExtractor (models.md 2.3): a Hann window of
+ * mel.c: the log-mel front end of HF's WhisperFeatureExtractor: a Hann window of
  * 400 samples each 160, power spectrum, Slaney filters, log10. Clip and stream gather the 400
  * samples of a frame each in its way, and share mel_frame(), so their values are equal bit for bit.
  *

@@ -25,7 +25,7 @@ int mt_policy_parse(const char *text, struct mt_policy *out, struct mt_err *e);
 /* Writes the same form back. */
 void mt_policy_format(const struct mt_policy *p, char out[64]);
 /* Blocks that one bounded session reserves, ring recycled in place:
- * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step (control.md 2.7). */
+ * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step. */
 int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_t k);
 
 /* ---- block pool ---- */
@@ -57,7 +57,7 @@ static inline bool mt_status_untruthful(enum mt_status s, int64_t tokens_out)
 
 /*
  * One frame's record; the pointers are the engine's, valid during the callback. Times in ms as in
- * cli.md.
+ * metronome(7).
  */
 struct mt_record {
     int64_t session; /* number given at open, from 1 */

@@ -1,5 +1,5 @@
 /*
- * chatml.c: how a call is laid out in ChatML (models.md 4.4). Turn mode: each frame is a user turn
+ * chatml.c: how a call is laid out in ChatML. Turn mode: each frame is a user turn
  * with the audio between its marks, then the assistant's answer. Free mode: after the system text
  * one open assistant turn, with bare audio rows in between.
  */

@@ -6,7 +6,7 @@
  *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x)
  *   logits = head rms_norm(x)                                    only of the rows that want them
  *
- * Equations: models.md 2.1, 2.2, 4.2 (Qwen2.5-Omni's thinker).
+ * Equations: Hugging Face transformers, models/qwen2_5_omni/modeling_qwen2_5_omni.py (thinker).
  */
 #include "model/decoder.h"
 
@@ -190,7 +190,7 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
     d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
     snprintf(head, sizeof(head), "%slm_head.weight", prefix);
     /*
-     * Config keys about tying can't be trusted (models.md 4.4): a head that is there is the head.
+     * Config keys about tying can't be trusted: a head that is there is the head.
      */
     if (!mt_weights_has(w, head))
         d->head = d->embed;

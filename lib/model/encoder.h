@@ -1,5 +1,5 @@
 /*
- * encoder.h: the Whisper-type encoder layers that the audio towers share (models.md 2.4):
+ * encoder.h: the Whisper-type encoder layers that the audio towers share:
  * bidirectional attention inside spans of rows, LayerNorm, GELU. Internal to lib/model.
  */
 #ifndef MT_ENCODER_H

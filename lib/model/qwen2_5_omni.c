@@ -1,12 +1,12 @@
 /*
- * qwen2_5_omni.c: the Qwen2.5-Omni thinker (models.md 4): log-mel, audio tower, text model.
+ * qwen2_5_omni.c: the Qwen2.5-Omni thinker: log-mel, audio tower, text model.
  *
  *   mel [T, 128] in blocks of 200 frames (2 s), each block an item of its own:
  *   gelu(conv1 k3 s1) -> gelu(conv2 k3 s2) + sinusoid rows 0.. -> layers of
  *     { x += out attention(LN x), x += fc2 gelu(fc1 LN x) }, bidirectional inside the block
  *   -> mean of pairs -> ln_post -> proj: 25 rows a second, in place of the <|AUDIO|> placeholders.
  *
- * Live, a block's clamp knows the maximum so far only (models.md 2.3); offline, the clip's.
+ * Live, a block's clamp knows the maximum so far only; offline, the clip's.
  */
 #include <errno.h>
 #include <math.h>

@@ -74,7 +74,7 @@ int mt_wire_open_parse(json_t *msg, int default_rate, struct mt_wire_open *out, 
 /* The first object of a client. NULL without memory or for a system text that is not UTF-8. */
 json_t *mt_wire_open_json(const struct mt_wire_open *o);
 
-/* The record as cli.md writes it; tokens only when asked for. New reference. */
+/* The record as metronome(7) has it; tokens only when asked for. New reference. */
 json_t *mt_wire_record_json(const struct mt_record *r, bool tokens);
 /*
  * Back from a record's line: 0, -ENOMSG when it is some other object, -EPROTO when it is a broken

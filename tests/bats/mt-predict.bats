@@ -74,8 +74,8 @@ collapse() {
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --kv window=1500,sinks=4 \
     --cost a=20ms,b=1.5ms
   [ "$(jq -r 'has("t_sat_s"), .t_sat_s' <<<"$output")" = $'true\nnull' ]
-  [ "$(get session_blocks)" = 95 ]
-  [ "$(get session_bytes)" = $((95 * 16 * 524288)) ]
+  [ "$(get session_blocks)" = 96 ]
+  [ "$(get session_bytes)" = $((96 * 16 * 524288)) ]
   [ "$(get n_mem)" = 32 ]
   [ "$(get fits)" = true ]
   [ "$(get n_star)" = 29 ]
@@ -90,16 +90,23 @@ collapse() {
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=3000,sinks=4 --max-sessions 9
   [ "$(get n_sustainable)" = 9 ]
   [ "$(get binding)" = limit ]
-  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=4096,sinks=4 --step-tokens 50
-  [ "$(get session_blocks)" = 261 ]
+  for k in 1:258:257 13:259:258 50:261:261; do
+    IFS=: read -r step whole in_place <<<"$k"
+    run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=4096,sinks=4 --step-tokens "$step"
+    [ "$(get session_blocks)" = "$whole" ]
+    run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=4096,sinks=4 --step-tokens "$step" --retire in-place
+    [ "$(get session_blocks)" = "$in_place" ]
+  done
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --kv window=1000,sinks=4
+  [ "$(get n_mem)" = 47 ]
 }
 
 @test "mt-predict: the window it proposes fits, one token more does not" {
-  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --retire in-place
   w=$(get fit_window_tokens)
-  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --kv "window=$w,sinks=4"
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --retire in-place --kv "window=$w,sinks=4"
   [ "$(get fits)" = true ]
-  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --kv "window=$((w + 1)),sinks=4"
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 29 --retire in-place --kv "window=$((w + 1)),sinks=4"
   [ "$(jq .fits <<<"$output")" = false ]
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 8b -n 29
   [ "$(jq -r 'has("fit_window_tokens"), .fit_window_tokens' <<<"$output")" = $'true\nnull' ]

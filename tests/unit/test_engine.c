@@ -255,7 +255,6 @@ static void test_policy(void **state)
     assert_string_equal(text, "window=64,sinks=prompt");
     assert_int_equal(mt_policy_parse("unbounded", &p, NULL), 0);
     assert_false(p.bounded);
-    /* control.md P14 */
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 1), 257);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 13), 258);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 50), 261);

@@ -71,7 +71,7 @@ static double no_phase(void *ctx, int64_t i)
     return 0;
 }
 
-/* Moshi's shape on 3072 blocks of 16, one token in and one out a beat: the plant of control.md. */
+/* Moshi's shape on 3072 blocks of 16, one token in and one out a beat. */
 static struct mt_sim_opts plant(struct seen *s, const char *kv, int64_t sessions, double seconds)
 {
     struct mt_sim_opts o = {
@@ -142,7 +142,7 @@ static void test_window(void **state)
     (void)state;
     o.gap_s = gap;
     run(&o, &st);
-    assert_int_equal(s.refused, 40 - 32); /* control.md P13 */
+    assert_int_equal(s.refused, 40 - 32);
     assert_int_equal(s.by_status[MT_OK], s.frames);
     assert_true(fabs(s.latency_max_ms - (20 + 1.5 * 32)) < 1e-3); /* a + b N */
 }
