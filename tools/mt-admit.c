@@ -572,6 +572,7 @@ int main(int argc, char **argv)
     int rc;
 
     mt_msg_program(argv[0]);
+    mt_close_stdout_at_exit();
     argp_err_exit_status = MT_EXIT_USAGE;
     mt_admit_defaults(&a.law);
     a.law.cap0 = 0;

@@ -488,6 +488,7 @@ int main(int argc, char **argv)
     };
 
     mt_msg_program(argv[0]);
+    mt_close_stdout_at_exit();
     a.feed.open.rate_hz = RATE_DEFAULT;
     mt_session_defaults(&a.feed.open.session);
     argp_err_exit_status = MT_EXIT_USAGE;

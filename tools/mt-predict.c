@@ -383,13 +383,6 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
     }
 }
 
-/* At every exit, --help and --version included: what stdout lost makes the work fail. */
-static void close_stdout(void)
-{
-    if (mt_close_stdout(MT_EXIT_OK) != MT_EXIT_OK)
-        _exit(MT_EXIT_FAILED);
-}
-
 int main(int argc, char **argv)
 {
     const struct argp argp = {
@@ -416,7 +409,7 @@ int main(int argc, char **argv)
     mt_msg_program(argv[0]);
     signal(SIGPIPE, SIG_IGN);
     argp_err_exit_status = MT_EXIT_USAGE;
-    atexit(close_stdout);
+    mt_close_stdout_at_exit();
     static char simulate[] = "mt-predict simulate", fit[] = "--fit";
 
     if (argc > 1 && !strcmp(argv[1], "simulate")) {

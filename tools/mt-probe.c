@@ -77,6 +77,7 @@ int main(int argc, char **argv)
     int status;
 
     mt_msg_program(argv[0]);
+    mt_close_stdout_at_exit();
     argp_err_exit_status = MT_EXIT_USAGE;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a);
     free(doc);

@@ -341,6 +341,7 @@ int main(int argc, char **argv)
     int rc, status;
 
     mt_msg_program(argv[0]);
+    mt_close_stdout_at_exit();
     argp_err_exit_status = MT_EXIT_USAGE;
     mt_engine_defaults(&a.engine);
     mt_policy_parse(KV_DEFAULT, &a.engine.policy, &e);

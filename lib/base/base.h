@@ -51,6 +51,8 @@ void mt_msg(enum mt_level level, const char *fmt, ...) MT_PRINTF(2, 3);
  * Returns status, or MT_EXIT_FAILED after a message when data was lost.
  */
 int mt_close_stdout(int status);
+/* From now on every exit does that, --help and --version of argp included. Call once. */
+void mt_close_stdout_at_exit(void);
 
 /* ---- time ---- */
 

@@ -84,6 +84,11 @@ static bool reader_left(void)
 
 int mt_close_stdout(int status)
 {
+    static bool closed;
+
+    if (closed)
+        return status;
+    closed = true;
     bool lost_before = ferror(stdout) != 0;
     bool wrote = __fpending(stdout) != 0 || lost_before;
     int err = stdout_errno;
@@ -98,4 +103,15 @@ int mt_close_stdout(int status)
         return status;
     mt_msg(MT_ERROR, "standard output: %s", strerror(err));
     return MT_EXIT_FAILED;
+}
+
+static void close_stdout(void)
+{
+    if (mt_close_stdout(MT_EXIT_OK) != MT_EXIT_OK)
+        _exit(MT_EXIT_FAILED);
+}
+
+void mt_close_stdout_at_exit(void)
+{
+    atexit(close_stdout);
 }

@@ -150,6 +150,7 @@ struct mt_session_opts {
     float top_p;       /* 1: off */
     int64_t window;    /* 0: the engine's; else at most the engine's (bounded only) */
     int answer_tokens; /* 0: the engine's; else at most the engine's */
+    int64_t frame_ns;  /* 0: the engine's; else it must be the engine's */
     bool live;         /* can't wait: a full backlog drops its oldest frame; else push takes less */
 };
 void mt_session_defaults(struct mt_session_opts *o);

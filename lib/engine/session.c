@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +108,10 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         s->opts.answer_tokens = eng->opts.answer_tokens;
     if (!s->opts.has_seed)
         s->opts.seed = eng->opts.seed;
-    if (s->opts.answer_tokens > eng->opts.answer_tokens)
+    if (o->frame_ns && llabs(o->frame_ns - llround(eng->plan.frame_s * 1e9)) > 1000)
+        rc = mt_err_set(e, -EINVAL, "frame_ms: this server's frames have %g ms, not %g",
+                        eng->plan.frame_s * 1e3, (double)o->frame_ns / 1e6);
+    else if (s->opts.answer_tokens > eng->opts.answer_tokens)
         rc = mt_err_set(e, -EINVAL, "answer_tokens: %d is above the server's %d",
                         s->opts.answer_tokens, eng->opts.answer_tokens);
     else

@@ -109,6 +109,7 @@ static int parse_members(json_t *msg, struct mt_wire_open *o, struct mt_err *e)
 {
     struct mt_session_opts *s = &o->session;
     int64_t rate = o->rate_hz, seed = 0, top_k = s->top_k, answer = s->answer_tokens;
+    float frame_ms = 0;
     int rc;
 
     if ((rc = get_int(msg, "rate", MT_WIRE_RATE_MIN, MT_WIRE_RATE_MAX, &rate, e)) < 0 ||
@@ -119,6 +120,7 @@ static int parse_members(json_t *msg, struct mt_wire_open *o, struct mt_err *e)
         (rc = get_real(msg, "top_p", 0, 1, &s->top_p, e)) < 0 ||
         (rc = get_int(msg, "window", 1, INT64_MAX, &s->window, e)) < 0 ||
         (rc = get_int(msg, "answer_tokens", 1, INT_MAX, &answer, e)) < 0 ||
+        (rc = get_real(msg, "frame_ms", 0, 600000, &frame_ms, e)) < 0 ||
         (rc = get_bool(msg, "live", &s->live, e)) < 0 ||
         (rc = get_int(msg, "seed", INT64_MIN, INT64_MAX, &seed, e)) < 0)
         return rc;
@@ -127,6 +129,7 @@ static int parse_members(json_t *msg, struct mt_wire_open *o, struct mt_err *e)
     o->rate_hz = (int)rate;
     s->top_k = (int)top_k;
     s->answer_tokens = (int)answer;
+    s->frame_ns = llround((double)frame_ms * 1e6);
     return 0;
 }
 
@@ -182,6 +185,8 @@ json_t *mt_wire_open_json(const struct mt_wire_open *o)
         json_object_set_new(msg, "window", json_integer(s->window));
     if (s->answer_tokens > 0)
         json_object_set_new(msg, "answer_tokens", json_integer(s->answer_tokens));
+    if (s->frame_ns > 0)
+        mt_json_set_real(msg, "frame_ms", (double)s->frame_ns / 1e6);
     if (o->tokens)
         json_object_set_new(msg, "tokens", json_true());
     if (s->live)

@@ -130,3 +130,10 @@ all_in() {
   make -s -C "$ROOT" SAN="${MT_SAN:-}" uninstall DESTDIR="$PWD/root" prefix=/usr >/dev/null
   [ "$(find root -type f)" = root/usr/bin/somebody-elses ]
 }
+
+@test "docs: help that can't be written is exit 1" {
+  for t in $(tools); do
+    run -1 --separate-stderr bash -c "$t --help >/dev/full"
+    [[ $stderr == "$t: standard output: "* ]]
+  done
+}

@@ -400,3 +400,10 @@ has() {
   run -2 --separate-stderr mt-serve "${QUICK[@]}" -s "$(printf 'x%.0s' {1..120})"
   [[ "$stderr" == *"at most 107 bytes"* ]]
 }
+
+@test "mt-serve: a client that expects another frame length is told so" {
+  run -1 --separate-stderr bash -c 'printf "{\"metronome\":1,\"type\":\"open\",\"frame_ms\":500}\n" | mt-serve'
+  [[ $output == *"frame_ms: this server's frames have 2000 ms, not 500"* ]]
+  printf '{"metronome":1,"type":"open","frame_ms":2000}\n{"type":"end"}\n' | mt-serve >out
+  jq -se '.[0].type == "opened" and .[1].reason == "end"' out
+}
