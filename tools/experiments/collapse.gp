@@ -19,6 +19,16 @@ set arrow 1 from foretold, 0 to foretold, 105 nohead
 plot u using 1:2 with points pointtype "u" title "u  unbounded", \
      w using 1:2 with points pointtype "w" title "w  window", \
      NaN with points pointtype "|" title sprintf("|  foretold, %.1f s", foretold)
+set terminal dumb 100 16 noenhanced
+set ylabel "latency, ms"
+set logscale y
+set yrange [0.1:3000 * deadline]
+set arrow 1 from foretold, 0.1 to foretold, 3000 * deadline nohead
+plot u using 1:($3 * answered(strcol(4))) with points pointtype "u" title "u  answered", \
+     w using 1:($3 * answered(strcol(4))) with points pointtype "w" title "w  window", \
+     u using 1:(strcol(4) eq "stalled" ? ($3 > 0.1 ? $3 : 0.1) : NaN) with points pointtype "x" title "x  stalled: on time, empty"
+unset logscale y
+set yrange [0:105]
 
 # ---- PNG ----
 set terminal pngcairo size 1200, 900 font "DejaVu Sans,12" linewidth 1.5
@@ -35,7 +45,7 @@ set key inside
 set tmargin at screen 0.92
 set bmargin at screen 0.54
 set title "Eight paced calls on one pool of KV blocks: without a bound, and with a window" font ",15"
-set key at graph 0.99, 0.42 right top vertical maxcols 1 reverse Left spacing 1.4 samplen 3
+set key at graph 0.7, 0.3 right top vertical maxcols 1 reverse Left spacing 1.4 samplen 3
 unset xlabel
 set format x ""
 set ylabel "pool in use, %"
