@@ -630,6 +630,7 @@ long_run() {
 }
 
 @test "mt-predict: live, on a server that runs into the wall" {
+  [[ ${MT_SAN:-} != *thread* ]] || skip "under ThreadSanitizer the engine is too slow to reach the wall in time"
   serve -m synth:qwen2.5-omni-tiny --kv unbounded --pool 256b --frame 200ms
   mt-probe watch -s mt.sock 3>&- | mt-predict --live --window 1800ms --batch 300ms >live.ndjson 3>&- &
   SERVERS+=("$!")

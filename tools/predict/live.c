@@ -172,7 +172,7 @@ static void end_input(int signal)
 
 static int catch_interrupts(int fd)
 {
-    const struct sigaction act = {.sa_handler = end_input, .sa_flags = SA_RESTART};
+    const struct sigaction act = {.sa_handler = end_input}; /* the read that waits is tried again */
 
     null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null_fd < 0)
