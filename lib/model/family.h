@@ -13,7 +13,8 @@ struct mt_model {
     struct mt_model_opts opts;
     struct mt_backend *be;
     struct mt_weights *weights;
-    struct mt_tokenizer *tokenizer; /* NULL for a directory that has none */
+    struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
+    struct mt_err no_tokenizer;     /* … and then which kind it has */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */
 };

@@ -92,6 +92,19 @@ static bool has_tokenizer(const char *dir)
     return false;
 }
 
+/* One of a kind that is not ours leaves a model without: only what needs words says why. */
+static int open_tokenizer(struct mt_model *m, const char *dir, struct mt_err *e)
+{
+    struct mt_err why = {0};
+    int rc = mt_tokenizer_open(&m->tokenizer, dir, &why);
+
+    if (rc == -ENOTSUP) {
+        m->no_tokenizer = why;
+        return 0;
+    }
+    return rc < 0 ? mt_err_set(e, rc, "%s", why.text) : 0;
+}
+
 static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 {
     char path[4096], show[MT_SHOW_MAX];
@@ -118,7 +131,7 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
         snprintf(m->info.name, sizeof(m->info.name), "%s", type);
         rc = mt_weights_open_safetensors(&m->weights, dir, e);
         if (rc == 0 && has_tokenizer(dir))
-            rc = mt_tokenizer_open(&m->tokenizer, dir, e);
+            rc = open_tokenizer(m, dir, e);
         if (rc == 0)
             rc = m->family->open(m, config, path, e);
     }
@@ -193,6 +206,8 @@ struct mt_backend *mt_model_backend(const struct mt_model *m)
 int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
                     struct mt_layout *out, struct mt_err *e)
 {
+    if (!m->tokenizer && m->no_tokenizer.code)
+        return mt_err_set(e, m->no_tokenizer.code, "%s", m->no_tokenizer.text);
     if (!m->tokenizer)
         return mt_err_set(
             e, -ENOENT,

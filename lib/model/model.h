@@ -145,7 +145,7 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /*
- * NULL when a directory holds none: then there are no sessions (mt_model_layout says so), only
+ * NULL when a directory holds none that we read: then there are no sessions (mt_model_layout says so), only
  * teacher forcing.
  */
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);

@@ -695,6 +695,9 @@ static void test_tokenizers(void **state)
         json_decref(copy);
         only_forced(&c, -EPROTO, marks[i]);
     }
+    /* One of another kind stops sessions, not teacher forcing. */
+    ck_text(&c, "tokenizer.json", "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}}");
+    only_forced(&c, -ENOTSUP, "WordLevel");
     /* One that is broken is an error at once, not a model without a tokenizer. */
     ck_text(&c, "tokenizer.json", "{\"model\":");
     must_fail(c.dir, "tokenizer.json", "");
