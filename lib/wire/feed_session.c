@@ -386,11 +386,9 @@ static void pause_after_frame(struct feed_session *s)
         return;
     double samples =
         (double)beats(s, mt_feed_pause_s(o, s->index, s->spurts - 1)) * s->frame_samples;
-    int64_t least = s->stream.sent + s->stream.n;
+    samples = fmin(samples, (double)(s->stream.budget - s->stream.sent));
     s->pause_ns += mt_feed_ns(samples, o->open.rate_hz, o->speed);
-    s->stream.budget -= samples < 1e15 ? (int64_t)rint(samples) : 0;
-    if (s->stream.budget < least)
-        s->stream.budget = least;
+    s->stream.budget -= (int64_t)rint(samples);
     talk(s);
 }
 

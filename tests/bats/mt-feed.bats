@@ -350,6 +350,9 @@ records() {
   jq -se "$count"' | all(. >= 5 and . <= 50) and length == 3' a
   jq -se 'map(select(.type == "frame" and .session == "1").t) as $t | [range(1; $t | length) | $t[.] - $t[. - 1]] | max > 0.15' a
   jq -se 'map(select(.type == "frame").t) | max - min < 6.5' a
+  # A pause never outlasts the call.
+  timeout 10 mt-feed -q -s mt.sock -n 3 --seconds 1 --talk 100ms:1h "$DATA/jfk.flac" >c
+  jq -se 'map(select(.type == "frame")) | length >= 3 and all(.status == "ok")' c
 }
 
 @test "mt-feed: a session that is not admitted is a record, and a failure unless tolerated" {
