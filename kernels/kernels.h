@@ -158,6 +158,9 @@ struct mt_ops {
      */
     void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n);
+    /* out row i += table row ids[i]; rows with ids[i] < 0 get nothing. */
+    void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n);
     /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
     void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n);
