@@ -66,12 +66,22 @@ struct mt_kv_shape {
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*
+ * Which tokens the query at index i sees; `last` is the index of its run's last row. Sinks go with
+ * MT_SEE_CAUSAL alone, and only there a row does not depend on how its session was cut into runs.
+ */
+enum mt_see {
+    MT_SEE_CAUSAL, /* j <= i,    i - j < window */
+    MT_SEE_RING,   /* j <= i,    last - j < window: a ring that is written before it is read */
+    MT_SEE_CHUNK,  /* j <= last, last - j < window: a chunk sees all of itself and the past */
+};
+
+/*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
  * with p = block_tokens and sink_blocks = ceil(sinks / p). Token j is visible to the query at index
- * i iff j <= i and (j < sinks or i - j < window). An unbounded session has sinks 0, window
- * INT64_MAX and ring_blocks INT32_MAX.
+ * i iff it is a sink up to i, or as mt_see says. An unbounded session has sinks 0, window INT64_MAX
+ * and ring_blocks INT32_MAX.
  */
 struct mt_kv_view {
     const int32_t *blocks; /* ids in the pool; borrowed for the call */
@@ -92,6 +102,12 @@ struct mt_kv_view {
      * session's.
      */
     int sinks_held;
+    enum mt_see see;
+    /*
+     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a batch
+     * of them is one call. Of the call's shape.
+     */
+    struct mt_kv *kv;
 };
 
 /* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */
@@ -112,9 +128,40 @@ struct mt_span {
     int row, n;
 };
 
+/* Rotary positions: pair i of a head turns by the angle position * base^(-2i / hd), in f64. */
+enum mt_rope_kind {
+    MT_ROPE_HALVES, /* pair i couples elements i and i + hd / 2 */
+    MT_ROPE_PAIRS,  /* elements 2i and 2i + 1 */
+    MT_ROPE_NONE,   /* nothing turns */
+};
+struct mt_rope {
+    enum mt_rope_kind kind;
+    double base;
+};
+
 /* ---- operations ---- */
 
 enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
+
+/* A penalty on one token's logit l: l / by; with `down`, l * by where l is not above 0. */
+struct mt_scale {
+    int32_t id;
+    float by; /* above 0 */
+    bool down;
+};
+
+/*
+ * What a model's own way of speaking asks of a draw. First a plain draw, of the logits as they are
+ * (greedy, or at temperature 1): is it exit_id, it is the result. Else the ban, then the scales in
+ * their order, then the draw as ever. Ids are in range; an id may be scaled more than once.
+ */
+struct mt_sample_rules {
+    int32_t exit_id; /* -1: none */
+    const int32_t *ban;
+    int n_ban;
+    const struct mt_scale *scale;
+    int n_scale;
+};
 
 /* How one row of logits becomes a token. */
 struct mt_sample {
@@ -123,6 +170,7 @@ struct mt_sample {
     float top_p;       /* 1: all */
     uint64_t seed;     /* the session's */
     uint64_t draw;     /* number of this draw in the session: draws don't depend on the company */
+    const struct mt_sample_rules *rules; /* NULL: none; borrowed for the call */
 };
 
 struct mt_backend;
@@ -161,7 +209,10 @@ struct mt_ops {
     /* out row i += table row ids[i]; rows with ids[i] < 0 get nothing. */
     void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                       const int32_t *ids, int n);
-    /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
+    /*
+     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w is
+     * so many pieces, each normed by itself (the heads of Q and K).
+     */
     void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n);
     /* out = (x - mean) / sqrt(var + eps) * w + b. out may be x. */
@@ -179,17 +230,16 @@ struct mt_ops {
                   int n);
 
     /*
-     * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd),
-     * formed in f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink
+     * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
      * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
      * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
      * `layer`. All runs are appended before any attention of the layer.
      */
-    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v);
     /*
-     * Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not
+     * GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not
      * q.
      */
     void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
@@ -222,7 +272,7 @@ struct mt_ops {
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
-     * Order: temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);

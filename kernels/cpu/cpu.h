@@ -76,12 +76,26 @@ static inline int64_t view_sink_pos(const struct mt_kv_view *w, int64_t i)
     return i - w->window < w->sinks - 1 ? i : w->window - 1 + w->sinks;
 }
 
-/* The first ring token (counted from the sinks' end) that the query at index i sees. */
-static inline int64_t view_first(const struct mt_kv_view *w, int64_t i)
+/* The first ring token (counted from the sinks' end) that the query at index i of a run sees. */
+static inline int64_t view_first(const struct mt_run *r, int64_t i)
 {
-    int64_t first = i - w->window + 1; /* the window may be INT64_MAX: nothing less is formed */
+    const struct mt_kv_view *w = &r->view;
+    int64_t from = w->see == MT_SEE_CAUSAL ? i : r->index + r->n - 1;
+    int64_t first = from - w->window + 1; /* the window may be INT64_MAX: nothing less is formed */
 
     return first > w->sinks ? first - w->sinks : 0;
+}
+
+/* One past the last token that it sees. */
+static inline int64_t view_end(const struct mt_run *r, int64_t i)
+{
+    return r->view.see == MT_SEE_CHUNK ? r->index + r->n : i + 1;
+}
+
+/* The pool that a run's tokens lie in. */
+static inline const struct mt_kv *view_kv(const struct mt_run *r, const struct mt_kv *kv)
+{
+    return r->view.kv ? r->view.kv : kv;
 }
 
 static inline bool view_has_q_sink(const struct mt_kv_view *w)

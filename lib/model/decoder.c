@@ -2,7 +2,8 @@
  * decoder.c: the Qwen-type text model as a forward pass over the operations table:
  *
  *   x = embed(ids), audio rows in their places
- *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x)
+ *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x); heads of Wq n and
+ *                                                                Wk n normed too where qk_norm
  *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x)
  *   logits = head rms_norm(x)                                    only of the rows that want them
  *
@@ -145,6 +146,10 @@ static int bind_layer(struct mt_decoder *d, struct mt_binder *b, const char *pre
         l->bk = mt_bind_vector(b, kv, "%s.self_attn.k_proj.bias", p);
         l->bv = mt_bind_vector(b, kv, "%s.self_attn.v_proj.bias", p);
     }
+    if (c->qk_norm) {
+        l->q_norm = mt_bind_vector(b, c->head_dim, "%s.self_attn.q_norm.weight", p);
+        l->k_norm = mt_bind_vector(b, c->head_dim, "%s.self_attn.k_norm.weight", p);
+    }
     l->gate = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.gate_proj.weight", p);
     l->up = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.up_proj.weight", p);
     l->down = mt_bind_matrix(b, c->hidden, c->ffn, "%s.mlp.down_proj.weight", p);
@@ -208,8 +213,9 @@ void mt_decoder_free(struct mt_decoder *d)
         return;
     for (int i = 0; d->layer && i < d->cfg.layers; i++) {
         struct mt_decoder_layer *l = &d->layer[i];
-        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq, &l->wk,   &l->wv, &l->wo,
-                                 &l->bq,      &l->bk,        &l->bv, &l->gate, &l->up, &l->down};
+        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq, &l->wk,  &l->wv,
+                                 &l->wo,      &l->bq,        &l->bk, &l->bv,  &l->q_norm,
+                                 &l->k_norm,  &l->gate,      &l->up, &l->down};
         for (size_t j = 0; j < MT_COUNT(all); j++)
             mt_unbind(be, all[j]);
     }
@@ -231,13 +237,18 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
 {
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
+    const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base};
     int n = batch->n_rows;
 
     op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
     op->linear(d->be, d->q, d->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, n);
     op->linear(d->be, d->k, d->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, n);
     op->linear(d->be, d->v, d->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->rope_append(d->be, kv, i, d->cfg.rope_base, batch, d->q, d->q_sink, d->k, d->v);
+    if (l->q_norm) {
+        op->rms_norm(d->be, d->q, d->q, l->q_norm, d->cfg.eps, n);
+        op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
+    }
+    op->rope_append(d->be, kv, i, rope, batch, d->q, d->q_sink, d->k, d->v);
     op->attention(d->be, kv, i, batch, d->att, d->q, d->q_sink);
     op->linear(d->be, d->x, d->att, l->wo, NULL, MT_ACT_NONE, d->x, n);
     op->rms_norm(d->be, d->h, d->x, l->norm_post, d->cfg.eps, n);

@@ -11,7 +11,7 @@ struct mt_decoder_config {
     int vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
     double rope_base;
     float eps;
-    bool qkv_bias;
+    bool qkv_bias, qk_norm; /* qk_norm: RMSNorm of each head of Q and K, before the rotation */
     int64_t max_positions;
 };
 
@@ -22,7 +22,8 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
 struct mt_decoder_layer {
     struct mt_mat *norm_in, *norm_post;
     struct mt_mat *wq, *wk, *wv, *wo;
-    struct mt_mat *bq, *bk, *bv; /* NULL without qkv_bias */
+    struct mt_mat *bq, *bk, *bv;    /* NULL without qkv_bias */
+    struct mt_mat *q_norm, *k_norm; /* NULL without qk_norm */
     struct mt_mat *gate, *up, *down;
 };
 

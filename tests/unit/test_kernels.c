@@ -259,6 +259,29 @@ static void test_par(void **state)
 
 /* Sums of n terms in f32, a square root and three products: n + 16 roundings of the largest value.
  */
+/* Pieces of a row, as the heads of Q: each like a row by itself. */
+static void pieces(struct mt_backend *be, int64_t n, int64_t width, int64_t k)
+{
+    float *x = rnd_floats((size_t)(n * k * width));
+    struct field in = field_new(be, n, (int)(k * width), x),
+                 rows = field_new(be, n * k, (int)width, x);
+    struct weight w = weight_new(be, MT_F32, 1, width);
+    float *a = malloc((size_t)(n * k * width) * sizeof(*a)),
+          *b = malloc((size_t)(n * k * width) * sizeof(*b));
+
+    be->ops->rms_norm(be, in.v, in.v, w.m, 1e-6f, (int)n);
+    be->ops->rms_norm(be, rows.v, rows.v, w.m, 1e-6f, (int)(n * k));
+    be->ops->rows_get(be, a, in.v, n);
+    be->ops->rows_get(be, b, rows.v, n * k);
+    assert_memory_equal(a, b, (size_t)(n * k * width) * sizeof(*a));
+    field_free(be, &in);
+    field_free(be, &rows);
+    weight_free(be, &w);
+    free(x);
+    free(a);
+    free(b);
+}
+
 static void norms(struct mt_backend *be, int64_t n, int64_t width, float scale, float shift)
 {
     float *x = rnd_floats((size_t)(n * width)), *y = malloc((size_t)(n * width) * sizeof(float));
@@ -316,6 +339,7 @@ static void test_norms(void **state)
 
         for (unsigned i = 0; i < MT_COUNT(odd_sizes); i++)
             norms(be, rnd_int(1, 4), odd_sizes[i], 1, 0);
+        pieces(be, rnd_int(1, 4), rnd_int(1, 70), rnd_int(1, 9));
         norms(be, 3, 1000, 1e-4f, 0);
         norms(be, 3, 1000, 1, 100); /* variance by difference of squares would lose this */
         norms(be, 70, 2051, 30, 1);
