@@ -9,14 +9,13 @@
  * Live, a block's clamp knows the maximum so far only; offline, the clip's.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/bind.h"
 #include "model/decoder.h"
 #include "model/encoder.h"
-#include "model/family.h"
+#include "model/mel_ear.h"
 
 enum {
     CLIP_MAX_S = 300,    /* the authors' extractor cuts a clip there */
@@ -42,12 +41,6 @@ struct omni {
     float *host_mel;      /* [mel_rows, bands] of one pass */
     struct mt_span *span; /* of one pass: at most mel_rows / BLOCK_MIN_FRAMES blocks */
     int *iota;
-};
-
-struct omni_ear {
-    struct mt_ear base;
-    struct mt_mel_stream stream;
-    float running; /* maximum of the log-mel so far */
 };
 
 /* ---- configuration ---- */
@@ -201,7 +194,7 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
 static int state(const struct mt_model *m, int frame_samples, int backlog,
                  struct mt_state_kind out[MT_STATE_KINDS])
 {
-    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct omni_ear) +
+    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_mel_ear) +
                                                  mt_ear_bytes(m, frame_samples, backlog)};
     return 1;
 }
@@ -211,13 +204,13 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
 {
     const struct omni *o = m->own;
     int rest = frame_samples / MT_MEL_HOP % block_frames(o);
-    struct omni_ear *ear = calloc(1, sizeof(*ear));
+    struct mt_mel_ear *ear = calloc(1, sizeof(*ear));
     int rc;
 
     *out = NULL;
     if (!ear)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    rc = mt_ear_init(&ear->base, m, frame_samples, backlog, e);
+    rc = mt_mel_ear_init(ear, m, frame_samples, backlog, e);
     if (rc == 0 && rest && rest < BLOCK_MIN_FRAMES)
         rc = mt_err_set(e, -EINVAL, "a frame of %.0f ms leaves a block of %d ms (at least %d ms)",
                         1e3 * frame_samples / MT_MEL_RATE, rest * 10, BLOCK_MIN_FRAMES * 10);
@@ -226,8 +219,6 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
         free(ear);
         return rc;
     }
-    mt_mel_stream_init(&ear->stream);
-    ear->running = -INFINITY;
     *out = &ear->base;
     return 0;
 }
@@ -242,51 +233,26 @@ static void ear_free(struct mt_ear *base)
 static int ear_next_frames(const struct mt_ear *base)
 {
     const struct omni *o = base->m->own;
-    int frames = (mt_ear_next_samples(base) + MT_MEL_HOP - 1) / MT_MEL_HOP;
+    int frames = mt_mel_ear_next((const struct mt_mel_ear *)base);
     int rest = frames % block_frames(o);
 
     return rest && rest < BLOCK_MIN_FRAMES ? frames - rest + BLOCK_MIN_FRAMES : frames;
 }
 
-/* The next n raw mel frames of the session's audio; behind its end stands silence. */
-static void ear_mel(struct omni_ear *ear, float *out, int n)
-{
-    static const float silence[MT_MEL_HOP * BLOCK_MIN_FRAMES];
-    const struct omni *o = ear->base.m->own;
-    int bands = o->tower.bands, got = 0;
-    int64_t used;
-
-    while (got < n && ear->base.n > 0) {
-        int rows = mt_mel_push(o->mel, &ear->stream, ear->base.pcm, ear->base.n, false,
-                               out + (int64_t)got * bands, n - got, &used);
-        if (rows == 0 && used == 0)
-            break;
-        got += rows;
-        mt_ear_consume(&ear->base, used);
-    }
-    while (got < n) {
-        int rows = mt_mel_push(o->mel, &ear->stream, silence, MT_COUNT(silence), false,
-                               out + (int64_t)got * bands, n - got, &used);
-        if (rows == 0 && used == 0)
-            break;
-        got += rows;
-    }
-}
-
 /* Next block of the frame in work: at most block_frames, clamped by the running maximum. */
-static int ear_block(struct omni_ear *ear, float *out, int left)
+static int ear_block(struct mt_mel_ear *ear, float *out, int left)
 {
     const struct omni *o = ear->base.m->own;
     int n = left < block_frames(o) ? left : block_frames(o);
 
-    ear_mel(ear, out, n);
+    mt_mel_ear_pull(ear, o->mel, o->tower.bands, out, n);
     mt_mel_scale(out, n, o->tower.bands, &ear->running);
     return n;
 }
 
 static void ear_skip(struct mt_ear *base)
 {
-    struct omni_ear *ear = (struct omni_ear *)base;
+    struct mt_mel_ear *ear = (struct mt_mel_ear *)base;
     const struct omni *o = base->m->own;
 
     for (int left = ear_next_frames(base); left > 0;)
@@ -327,7 +293,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
     struct pass p = {.m = m};
 
     for (int i = 0; i < n; i++) {
-        struct omni_ear *ear = (struct omni_ear *)ears[i];
+        struct mt_mel_ear *ear = (struct mt_mel_ear *)ears[i];
         ears[i]->n_rows = 0;
         ears[i]->mel_frames = ear_next_frames(ears[i]);
         for (int left = ear_next_frames(ears[i]); left > 0;) {
@@ -352,7 +318,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
                       int64_t *n_rows, int64_t *mel_frames, struct mt_err *e)
 {
     struct omni *o = m->own;
-    int64_t frames = mt_mel_clip_frames(n), total = 0, at = 0;
+    int64_t frames = mt_mel_clip_frames(MT_MEL_PADDED, n), total = 0, at = 0;
     int bands = o->tower.bands, block = block_frames(o), rc;
 
     *rows = NULL;
@@ -366,7 +332,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
                           (long long)n, 2 * MT_MEL_HOP + 1);
     float *mel = malloc(mt_mul(mt_mul((size_t)frames, (size_t)bands), sizeof(*mel)));
     float *out = malloc(mt_mul(mt_mul((size_t)total, (size_t)m->info.hidden), sizeof(*out)));
-    rc = mel && out ? mt_mel_clip(o->mel, pcm, n, mel) : -ENOMEM;
+    rc = mel && out ? mt_mel_clip(o->mel, MT_MEL_PADDED, pcm, n, mel) : -ENOMEM;
     if (rc < 0) {
         free(mel);
         free(out);
