@@ -155,6 +155,26 @@ struct mt_rope {
 
 enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
 
+/* A penalty on one token's logit l: l / by; with `down`, l * by where l is not above 0. */
+struct mt_scale {
+    int32_t id;
+    float by; /* above 0 */
+    bool down;
+};
+
+/*
+ * What a model's own way of speaking asks of a draw. First a plain draw, of the logits as they are
+ * (greedy, or at temperature 1): is it exit_id, it is the result. Else the ban, then the scales in
+ * their order, then the draw as ever. Ids are in range; an id may be scaled more than once.
+ */
+struct mt_sample_rules {
+    int32_t exit_id; /* -1: none */
+    const int32_t *ban;
+    int n_ban;
+    const struct mt_scale *scale;
+    int n_scale;
+};
+
 /* How one row of logits becomes a token. */
 struct mt_sample {
     float temperature; /* 0: greedy, the lowest id among equals */
@@ -162,6 +182,7 @@ struct mt_sample {
     float top_p;       /* 1: all */
     uint64_t seed;     /* the session's */
     uint64_t draw;     /* number of this draw in the session: draws don't depend on the company */
+    const struct mt_sample_rules *rules; /* NULL: none; borrowed for the call */
 };
 
 struct mt_backend;
@@ -202,6 +223,9 @@ struct mt_ops {
      */
     void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n);
+    /* out row i += table row ids[i]; rows with ids[i] < 0 get nothing. */
+    void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n);
     /*
      * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w is
      * so many pieces, each normed by itself (the heads of Q and K).
@@ -288,7 +312,7 @@ struct mt_ops {
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
-     * Order: temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);

@@ -238,6 +238,25 @@ static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat
                        table->cols);
 }
 
+static void embed_add(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n)
+{
+    float piece[256];
+
+    (void)be;
+    for (int64_t i = 0; i < n; i++) {
+        float *y = out.data + i * out.stride;
+
+        for (int64_t c = 0; ids[i] >= 0 && c < table->cols; c += 256) {
+            int w = table->cols - c < 256 ? (int)(table->cols - c) : 256;
+
+            num_decode(piece, table->type, mat_row(table, ids[i]), c, w);
+            for (int j = 0; j < w; j++)
+                y[c + j] += piece[j];
+        }
+    }
+}
+
 void mt_cpu_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
@@ -250,6 +269,7 @@ void mt_cpu_objects(struct mt_ops *o)
     o->kv_new = kv_new;
     o->kv_free = kv_free;
     o->embed = embed;
+    o->embed_add = embed_add;
 }
 
 void mt_cpu_objects_free(struct mt_cpu *c)

@@ -193,7 +193,7 @@ static void sample(struct mt_engine *eng, struct mt_rows logits, int n)
     for (int i = 0; i < n; i++) {
         struct session *s = eng->want_of[i];
         eng->params[i] = (struct mt_sample){s->opts.temperature, s->opts.top_k, s->opts.top_p,
-                                            s->opts.seed, s->draws++};
+                                            s->opts.seed, s->draws++, NULL};
     }
     eng->be->ops->sample(eng->be, logits, eng->params, eng->sampled, n);
     int64_t t = now(eng);

@@ -158,6 +158,27 @@ static void test_objects(void **state)
     be->ops->free(be);
 }
 
+/* Wider than the pieces it works in. */
+static void embed_add(struct mt_backend *be, enum mt_dtype d, int width)
+{
+    float *src = rnd_floats((size_t)4 * (size_t)width);
+    float *got = malloc((size_t)4 * (size_t)width * sizeof(*got));
+    struct weight w = weight_new(be, d, 5, width);
+    struct field out = field_new(be, 4, width, src);
+    static const int32_t ids[] = {4, -1, 0, 4};
+
+    be->ops->embed_add(be, out.v, w.m, ids, 4);
+    be->ops->rows_get(be, got, out.v, 4);
+    for (int64_t i = 0; i < 4; i++)
+        for (int64_t c = 0; c < width; c++)
+            assert_true(got[i * width + c] ==
+                        src[i * width + c] + (ids[i] < 0 ? 0 : w.f[(int64_t)ids[i] * width + c]));
+    field_free(be, &out);
+    weight_free(be, &w);
+    free(src);
+    free(got);
+}
+
 static void test_moves(void **state)
 {
     (void)state;
@@ -186,6 +207,9 @@ static void test_moves(void **state)
                                     19 * sizeof(float));
             be->ops->gather(be, b.v, a.v, index, 5);
             weight_free(be, &w);
+            embed_add(be, d, 19);
+            embed_add(be, d, 256);
+            embed_add(be, d, 515);
         }
         field_free(be, &a);
         field_free(be, &b);
