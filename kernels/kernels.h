@@ -27,8 +27,20 @@ struct mt_bytes {
     int64_t rows, cols;
 };
 
-struct mt_mat; /* a weight: [out, in], in the backend's own form */
-struct mt_kv;  /* a pool of KV blocks for all layers */
+struct mt_mat;     /* a weight: [out, in], in the backend's own form */
+struct mt_kv;      /* a pool of KV blocks for all layers */
+struct mt_experts; /* gated MLPs of which each row takes a few */
+
+/*
+ * n experts down(silu(gate x) * up x), of which a row takes the `top` whose router logits are
+ * highest, the lower number among equals. Their weights are the softmax over all n logits; `norm`:
+ * divided by the sum of those taken. Matrices as linear takes them; they must outlive the experts.
+ */
+struct mt_expert_set {
+    int n, top; /* 1 <= top <= n */
+    bool norm;
+    struct mt_mat *const *gate, *const *up, *const *down; /* n each; the arrays are copied */
+};
 
 /*
  * Activations: rows of f32 in the backend's memory. `data` is the backend's: only operations read
@@ -197,6 +209,11 @@ struct mt_ops {
     void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
                    int n);
 
+    /* max_rows: the most rows of one call. -EINVAL for a set that can't be, -ENOMEM. */
+    int (*experts_new)(struct mt_backend *be, struct mt_experts **out,
+                       const struct mt_expert_set *set, int max_rows);
+    void (*experts_free)(struct mt_backend *be, struct mt_experts *x);
+
     /* KV pool of n blocks. -ENOMEM. */
     int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
                   int64_t n_blocks);
@@ -232,6 +249,17 @@ struct mt_ops {
                   int n);
 
     /*
+     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the highest,
+     * then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed together, so that
+     * a call reads each expert that any of them takes once. logits [n, experts]. scratch: n * top
+     * rows of x's width + 2 * the experts' inner width. out is not x. The object keeps the routing
+     * of a call: one call at a time.
+     */
+    void (*experts)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                    struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
+                    struct mt_rows scratch, int n);
+
+    /*
      * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
      * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
      * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
@@ -262,6 +290,18 @@ struct mt_ops {
                    const struct mt_mat *w, const struct mt_mat *bias, int kernel, int stride,
                    int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
                    struct mt_rows scratch);
+    /*
+     * 2-D convolution over time and height inside each span, of one kernel size, stride and zero
+     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is
+     * out * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like
+     * conv1d's. w is [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch:
+     * scratch_rows rows, one at least, of in * kernel * kernel + out columns; the more, the larger
+     * the pieces.
+     */
+    void (*conv2d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
+                   int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
+                   struct mt_rows scratch, int scratch_rows);
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);
