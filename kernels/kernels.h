@@ -201,6 +201,8 @@ struct mt_ops {
      */
     int (*rows_new)(struct mt_backend *be, struct mt_rows *out, int64_t n, int width);
     void (*rows_free)(struct mt_backend *be, struct mt_rows *r);
+    /* What rows_new takes for them. */
+    int64_t (*rows_bytes)(const struct mt_backend *be, int64_t n, int width);
     void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
     void (*rows_get)(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n);
     /* dst row i = src row index[i] (gather); index in host memory. */

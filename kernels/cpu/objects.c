@@ -134,6 +134,19 @@ static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
  * Rows start on a cache line; a stride that is a multiple of 1 KiB gets one line more, or the same
  * column of many rows would compete for a few cache sets.
  */
+static int64_t row_stride(int width)
+{
+    int64_t stride = ((int64_t)width + 15) / 16 * 16;
+
+    return stride % 256 == 0 ? stride + 16 : stride;
+}
+
+static int64_t rows_bytes(const struct mt_backend *be, int64_t n, int width)
+{
+    (void)be;
+    return n * row_stride(width) * (int64_t)sizeof(float);
+}
+
 static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int width)
 {
     struct mt_cpu *c = cpu_of(be);
@@ -144,9 +157,7 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     *out = MT_NO_ROWS;
     if (n < 1 || width < 1)
         return -EINVAL;
-    stride = ((int64_t)width + 15) / 16 * 16;
-    if (stride % 256 == 0)
-        stride += 16;
+    stride = row_stride(width);
     data = mt_alloc((size_t)n, mt_mul((size_t)stride, sizeof(float)));
     if (!data)
         return -ENOMEM;
@@ -263,6 +274,7 @@ void mt_cpu_objects(struct mt_ops *o)
     o->mat_free = mat_free;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
+    o->rows_bytes = rows_bytes;
     o->rows_put = rows_put;
     o->rows_get = rows_get;
     o->gather = gather;

@@ -44,6 +44,16 @@ static int unknown_shape(const char *name, struct mt_err *e)
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
 }
 
+/* "a.b.c" in nested objects. */
+static void set_number(json_t *config, const char *keys, int64_t value)
+{
+    const char *dot;
+
+    for (; (dot = strchr(keys, '.')); keys = dot + 1)
+        config = json_object_getn(config, keys, (size_t)(dot - keys));
+    json_object_set_new(config, keys, json_integer(value));
+}
+
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
 {
     const struct mt_synth_shape *shape;
@@ -55,10 +65,8 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     if (!(shape = find_shape(s.name, &m->family)))
         return unknown_shape(s.name, e);
     json_t *config = json_loads(shape->config, 0, NULL);
-    json_t *thinker = json_object_get(config, "thinker_config");
     if (s.layers)
-        json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
-                            json_integer(s.layers));
+        set_number(config, shape->layers, s.layers);
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
     m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
@@ -203,19 +211,10 @@ struct mt_backend *mt_model_backend(const struct mt_model *m)
     return m->be;
 }
 
-int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                    struct mt_layout *out, struct mt_err *e)
+int mt_model_state(const struct mt_model *m, int frame_samples, int backlog,
+                   struct mt_state_kind out[MT_STATE_KINDS])
 {
-    if (!m->tokenizer && m->no_tokenizer.code)
-        return mt_err_set(e, m->no_tokenizer.code, "%s", m->no_tokenizer.text);
-    if (!m->tokenizer)
-        return mt_err_set(
-            e, -ENOENT,
-            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
-    if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
-        return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
-                          mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
-    return m->family->layout(m, mode, system, out, e);
+    return m->family->state(m, frame_samples, backlog, out);
 }
 
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n)

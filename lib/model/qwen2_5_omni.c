@@ -171,10 +171,12 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
     return frames / block * block_rows(block) + block_rows(frames % block);
 }
 
-static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
+static int state(const struct mt_model *m, int frame_samples, int backlog,
+                 struct mt_state_kind out[MT_STATE_KINDS])
 {
-    return (int64_t)sizeof(struct mt_mel_ear) + mt_ear_cap(m, frame_samples, backlog) * 4 +
-           (int64_t)ear_rows_max(m, frame_samples) * m->info.hidden * 4;
+    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_mel_ear) +
+                                                 mt_ear_bytes(m, frame_samples, backlog)};
+    return 1;
 }
 
 static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -446,13 +448,14 @@ static void close_model(struct mt_model *m)
     m->own = NULL;
 }
 
-static int layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                  struct mt_layout *out, struct mt_err *e)
+static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_ear *ear, struct mt_err *e)
 {
     static const struct mt_chatml chatml = {"<|audio_bos|>", "<|audio_eos|>",
                                             "You are a helpful assistant."};
 
-    return mt_chatml_layout(m->tokenizer, &chatml, mode, system, out, e);
+    (void)ear;
+    return mt_chatml_talk(out, m->tokenizer, &chatml, mode, system, e);
 }
 
 static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
@@ -489,6 +492,8 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
          "\"audio_token_index\":2045,\"audio_start_token_id\":2046,\"audio_end_token_id\":2047,"   \
          "\"endoftext\":2042,\"im_start\":2043,\"im_end\":2044")
 
+#define LAYERS "thinker_config.text_config.num_hidden_layers"
+
 /* The two sizes are one shape when tiny: it has all three names. */
 static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
@@ -496,17 +501,19 @@ static const struct mt_synth_shape shapes[] = {
           "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":3584",
-          RELEASED_IDS)},
+          RELEASED_IDS),
+     LAYERS},
     {"qwen2.5-omni-3b",
      OMNI("\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":36,"
           "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"intermediate_size\":11008",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":2048",
-          RELEASED_IDS)},
-    {"qwen2.5-omni-tiny", TINY},
-    {"qwen2.5-omni-7b-tiny", TINY},
-    {"qwen2.5-omni-3b-tiny", TINY},
-    {NULL, NULL},
+          RELEASED_IDS),
+     LAYERS},
+    {"qwen2.5-omni-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-7b-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-3b-tiny", TINY, LAYERS},
+    {NULL, NULL, NULL},
 };
 
 static const char *const types[] = {"qwen2_5_omni", "qwen2_5_omni_thinker", NULL};
@@ -516,10 +523,10 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .shapes = shapes,
     .open = open_model,
     .close = close_model,
-    .layout = layout,
+    .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
-    .ear_bytes = ear_bytes,
+    .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,
     .encode = encode,
