@@ -50,8 +50,7 @@ int64_t mt_kv_block_bytes(const struct mt_kv_shape *s)
     int64_t size = (int64_t)mt_dtype_size(s->type);
     int64_t b, tokens;
 
-    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 2 || s->head_dim % 2 ||
-        s->block_tokens < 1 || !size)
+    if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->block_tokens < 1 || !size)
         return -EINVAL;
     /* A token of one head, K and V; then all tokens and heads; then all layers. */
     b = 2 * (int64_t)s->head_dim * size + (s->type == MT_INT8 ? 2 * (int64_t)sizeof(float) : 0);

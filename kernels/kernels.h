@@ -97,7 +97,7 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers; -EINVAL for a shape that can't be (head_dim must be even). */
+/* Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even head_dim. */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*

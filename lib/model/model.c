@@ -32,15 +32,23 @@ static const struct mt_synth_shape *find_shape(const char *name, const struct mt
     return NULL;
 }
 
+const char *mt_model_synth_name(int i)
+{
+    for (size_t k = 0; k < MT_COUNT(families); k++)
+        for (const struct mt_synth_shape *s = families[k]->shapes; s->name; s++)
+            if (i-- == 0)
+                return s->name;
+    return NULL;
+}
+
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[200] = "";
+    char known[400] = "";
+    const char *one;
     size_t n = 0;
 
-    for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_synth_shape *s = families[i]->shapes; s->name && n < sizeof(known);
-             s++)
-            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
+    for (int i = 0; (one = mt_model_synth_name(i)) && n < sizeof(known); i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", one);
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
 }
 

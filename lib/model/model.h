@@ -133,6 +133,8 @@ struct mt_synth_spec {
     enum mt_dtype type;
 };
 int mt_synth_spec_parse(struct mt_synth_spec *out, const char *list, struct mt_err *e);
+/* The names of the shapes, i = 0…; NULL behind the last. */
+const char *mt_model_synth_name(int i);
 
 /*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the

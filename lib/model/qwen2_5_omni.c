@@ -48,36 +48,23 @@ struct omni {
 static int parse_tower(const json_t *audio, const char *where, struct tower *t,
                        struct mt_encoder_config *enc, struct mt_err *e)
 {
-    int64_t v[8];
+    int64_t bands, window, out, positions;
     int rc;
 
-    if (!json_is_object(audio))
-        return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
-    if ((rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &v[0], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "d_model", 4, 1 << 16, MT_NEED, &v[1], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_attention_heads", 1, 4096, MT_NEED, &v[3], e)) <
-            0 ||
-        (rc = mt_config_int(audio, where, "encoder_ffn_dim", 1, 1 << 20, MT_NEED, &v[4], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &v[5], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &v[6], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) <
-            0 ||
-        (rc = mt_config_word(audio, where, "activation_function", "gelu", e)) < 0)
+    if ((rc = mt_encoder_config_parse(audio, where, enc, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &bands, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &window, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &out, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &positions,
+                            e)) < 0)
         return rc;
-    if (v[1] % v[3] || v[1] % 2)
-        return mt_err_set(
-            e, -EPROTO,
-            "%s: d_model %lld is not even or no multiple of encoder_attention_heads %lld", where,
-            (long long)v[1], (long long)v[3]);
-    if (v[5] % 2 || v[5] > v[7])
+    if (window % 2 || window > positions)
         return mt_err_set(e, -EPROTO, "%s: n_window %lld is odd or above max_source_positions %lld",
-                          where, (long long)v[5], (long long)v[7]);
-    t->bands = (int)v[0];
-    t->d_model = (int)v[1];
-    t->n_window = (int)v[5];
-    t->out_dim = (int)v[6];
-    *enc = (struct mt_encoder_config){(int)v[1], (int)v[2], (int)v[3], (int)v[4], false};
+                          where, (long long)window, (long long)positions);
+    t->bands = (int)bands;
+    t->d_model = enc->d_model;
+    t->n_window = (int)window;
+    t->out_dim = (int)out;
     return 0;
 }
 
@@ -115,14 +102,7 @@ static int bind_tower(struct omni *o, const struct mt_encoder_config *enc, struc
     t->post_b = mt_bind_vector(b, d, "%saudio_tower.ln_post.bias", prefix);
     t->proj_w = mt_bind_matrix(b, t->out_dim, d, "%saudio_tower.proj.weight", prefix);
     t->proj_b = mt_bind_vector(b, t->out_dim, "%saudio_tower.proj.bias", prefix);
-    if (b->rc < 0)
-        return b->rc;
-    if (!(o->sinusoid = mt_alloc(mt_mul((size_t)n, (size_t)d), sizeof(float))))
-        return mt_err_set(b->e, -ENOMEM, "out of memory");
-    mt_encoder_sinusoid(o->sinusoid, n, d);
-    struct mt_bytes table = {o->sinusoid, MT_F32, n, d};
-    if ((b->rc = b->be->ops->mat_new(b->be, &t->sinusoid, &table)) < 0)
-        return mt_err_set(b->e, b->rc, "no memory for the position table");
+    t->sinusoid = mt_encoder_sinusoid(b, &o->sinusoid, n, d);
     t->mel = mt_bind_rows(b, rows, t->bands);
     t->c1 = mt_bind_rows(b, rows, d);
     t->c1_scratch = mt_bind_rows(b, rows, 3 * t->bands);

@@ -124,7 +124,9 @@ static void test_objects(void **state)
     s.type = MT_INT8;
     assert_int_equal(mt_kv_block_bytes(&s), 28 * 2 * 4 * 16 * (128 + 4));
     bad = s;
-    bad.head_dim = 127;
+    bad.head_dim = 127; /* fits a cache whose keys don't turn */
+    assert_int_equal(mt_kv_block_bytes(&bad), 28 * 2 * 4 * 16 * (127 + 4));
+    bad.head_dim = 0;
     assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
     bad = (struct mt_kv_shape){INT32_MAX, INT32_MAX, INT32_MAX - 1, INT32_MAX, MT_F32};
     assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
