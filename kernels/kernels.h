@@ -12,10 +12,33 @@
 
 #include "base/base.h"
 
-enum mt_dtype { MT_F32, MT_F16, MT_BF16, MT_INT8 };
-/* Bytes of one element (INT8: without its scale). */
+/*
+ * INT8 is for the KV cache only, the types behind it for weights only: rows of whole blocks of 32
+ * (Qx_0, Qx_1) or 256 (Qx_K) elements that share their scales, as they lie in GGUF files.
+ */
+enum mt_dtype {
+    MT_F32,
+    MT_F16,
+    MT_BF16,
+    MT_INT8,
+    MT_Q4_0,
+    MT_Q4_1,
+    MT_Q5_0,
+    MT_Q5_1,
+    MT_Q8_0,
+    MT_Q4_K,
+    MT_Q5_K,
+    MT_Q6_K,
+    MT_DTYPES /* how many there are */
+};
+/* Bytes of one element (INT8: without its scale); 0 where only blocks have a size. */
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
+/* Elements that share a block (1 where there are none), and its bytes. */
+int mt_dtype_block(enum mt_dtype t);
+int mt_dtype_block_bytes(enum mt_dtype t);
+/* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
+int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
 
 /*
  * A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows =
@@ -24,11 +47,23 @@ const char *mt_dtype_name(enum mt_dtype t);
 struct mt_bytes {
     const void *data; /* any alignment; must outlive the mt_mat made from it */
     enum mt_dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
 };
 
-struct mt_mat; /* a weight: [out, in], in the backend's own form */
-struct mt_kv;  /* a pool of KV blocks for all layers */
+struct mt_mat;     /* a weight: [out, in], in the backend's own form */
+struct mt_kv;      /* a pool of KV blocks for all layers */
+struct mt_experts; /* gated MLPs of which each row takes a few */
+
+/*
+ * n experts down(silu(gate x) * up x), of which a row takes the `top` whose router logits are
+ * highest, the lower number among equals. Their weights are the softmax over all n logits; `norm`:
+ * divided by the sum of those taken. Matrices as linear takes them; they must outlive the experts.
+ */
+struct mt_expert_set {
+    int n, top; /* 1 <= top <= n */
+    bool norm;
+    struct mt_mat *const *gate, *const *up, *const *down; /* n each; the arrays are copied */
+};
 
 /*
  * Activations: rows of f32 in the backend's memory. `data` is the backend's: only operations read
@@ -62,7 +97,7 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers; -EINVAL for a shape that can't be (head_dim must be even). */
+/* Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even head_dim. */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*
@@ -189,11 +224,18 @@ struct mt_ops {
      */
     int (*rows_new)(struct mt_backend *be, struct mt_rows *out, int64_t n, int width);
     void (*rows_free)(struct mt_backend *be, struct mt_rows *r);
+    /* What rows_new takes for them. */
+    int64_t (*rows_bytes)(const struct mt_backend *be, int64_t n, int width);
     void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
     void (*rows_get)(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n);
     /* dst row i = src row index[i] (gather); index in host memory. */
     void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
                    int n);
+
+    /* max_rows: the most rows of one call. -EINVAL for a set that can't be, -ENOMEM. */
+    int (*experts_new)(struct mt_backend *be, struct mt_experts **out,
+                       const struct mt_expert_set *set, int max_rows);
+    void (*experts_free)(struct mt_backend *be, struct mt_experts *x);
 
     /* KV pool of n blocks. -ENOMEM. */
     int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
@@ -230,6 +272,17 @@ struct mt_ops {
                   int n);
 
     /*
+     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the highest,
+     * then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed together, so that
+     * a call reads each expert that any of them takes once. logits [n, experts]. scratch: n * top
+     * rows of x's width + 2 * the experts' inner width. out is not x. The object keeps the routing
+     * of a call: one call at a time.
+     */
+    void (*experts)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                    struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
+                    struct mt_rows scratch, int n);
+
+    /*
      * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
      * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
      * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
@@ -260,6 +313,18 @@ struct mt_ops {
                    const struct mt_mat *w, const struct mt_mat *bias, int kernel, int stride,
                    int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
                    struct mt_rows scratch);
+    /*
+     * 2-D convolution over time and height inside each span, of one kernel size, stride and zero
+     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is
+     * out * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like
+     * conv1d's. w is [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch:
+     * scratch_rows rows, one at least, of in * kernel * kernel + out columns; the more, the larger
+     * the pieces.
+     */
+    void (*conv2d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
+                   int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
+                   struct mt_rows scratch, int scratch_rows);
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);

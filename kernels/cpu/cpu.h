@@ -13,14 +13,14 @@
 
 struct mt_mat {
     enum mt_dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols, row_bytes;
     const void *data; /* the caller's bytes, any alignment */
     float *vec;       /* rows == 1: the row as f32, else NULL */
 };
 
 static inline const void *mat_row(const struct mt_mat *m, int64_t r)
 {
-    return (const char *)m->data + r * m->cols * (m->type == MT_F32 ? 4 : 2);
+    return (const char *)m->data + r * m->row_bytes;
 }
 
 /*
@@ -178,7 +178,17 @@ void mt_scalar_linear(struct mt_ops *o);
 void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
+void mt_scalar_conv2d(struct mt_ops *o);
+void mt_scalar_experts(struct mt_ops *o);
 void mt_cpu_sample(struct mt_ops *o);
+
+/* Outputs of a convolution over n inputs. */
+static inline int64_t conv_length(int64_t n, int kernel, int stride, int pad)
+{
+    int64_t room = n + 2 * (int64_t)pad - kernel;
+
+    return room < 0 ? 0 : room / stride + 1;
+}
 
 /* What the fast tiers fall back to for heads wider than they hold. */
 void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int layer,

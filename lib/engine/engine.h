@@ -75,6 +75,8 @@ struct mt_record {
     int sessions, cap;
     const char *text;
     const int32_t *tokens; /* the tokens_out ids */
+    const float *speech;   /* what the answer sounds like, at speech_rate_hz of the model */
+    int n_speech;          /* samples; 0: nothing */
 };
 
 struct mt_engine_events {
@@ -123,7 +125,10 @@ struct mt_engine_plan {
     int64_t step_max;           /* k: most tokens one session adds in one step */
     int64_t frame_tokens;       /* most tokens that one frame adds (audio, markup, answer) */
     int64_t blocks_per_session; /* bounded: reserved; unbounded: of its first frame */
-    int64_t kv_bytes_session, audio_bytes_session, state_bytes_session;
+    int64_t kv_bytes_session;
+    struct mt_state_kind state[MT_STATE_KINDS]; /* the model's, beside tokens in the pool */
+    int n_state;
+    int64_t state_bytes_session; /* the engine's own */
     int64_t
         n_mem; /* sessions that fit: pool / blocks_per_session, unbounded: for the first frame */
     int64_t frame_samples, lookahead_samples;

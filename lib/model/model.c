@@ -33,16 +33,34 @@ static const struct mt_synth_shape *find_shape(const char *name, const struct mt
     return NULL;
 }
 
+const char *mt_model_synth_name(int i)
+{
+    for (size_t k = 0; k < MT_COUNT(families); k++)
+        for (const struct mt_synth_shape *s = families[k]->shapes; s->name; s++)
+            if (i-- == 0)
+                return s->name;
+    return NULL;
+}
+
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[200] = "";
+    char known[400] = "";
+    const char *one;
     size_t n = 0;
 
-    for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_synth_shape *s = families[i]->shapes; s->name && n < sizeof(known);
-             s++)
-            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
+    for (int i = 0; (one = mt_model_synth_name(i)) && n < sizeof(known); i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", one);
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
+}
+
+/* "a.b.c" in nested objects. */
+static void set_number(json_t *config, const char *keys, int64_t value)
+{
+    const char *dot;
+
+    for (; (dot = strchr(keys, '.')); keys = dot + 1)
+        config = json_object_getn(config, keys, (size_t)(dot - keys));
+    json_object_set_new(config, keys, json_integer(value));
 }
 
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
@@ -56,10 +74,8 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     if (!(shape = find_shape(s.name, &m->family)))
         return unknown_shape(s.name, e);
     json_t *config = json_loads(shape->config, 0, NULL);
-    json_t *thinker = json_object_get(config, "thinker_config");
     if (s.layers)
-        json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
-                            json_integer(s.layers));
+        set_number(config, shape->layers, s.layers);
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
     m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
@@ -271,19 +287,10 @@ struct mt_backend *mt_model_backend(const struct mt_model *m)
     return m->be;
 }
 
-int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                    struct mt_layout *out, struct mt_err *e)
+int mt_model_state(const struct mt_model *m, int frame_samples, int backlog,
+                   struct mt_state_kind out[MT_STATE_KINDS])
 {
-    if (!m->tokenizer && m->no_tokenizer.code)
-        return mt_err_set(e, m->no_tokenizer.code, "%s", m->no_tokenizer.text);
-    if (!m->tokenizer)
-        return mt_err_set(
-            e, -ENOENT,
-            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
-    if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
-        return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
-                          mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
-    return m->family->layout(m, mode, system, out, e);
+    return m->family->state(m, frame_samples, backlog, out);
 }
 
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n)

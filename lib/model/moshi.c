@@ -243,10 +243,11 @@ static const struct mt_synth_shape shapes[] = {
     {"moshi-7b",
      SHAPE("\"dim\":4096,\"text_card\":32000,\"card\":2048,\"num_heads\":32,\"num_layers\":32,"
            "\"context\":3000,\"depformer_dim\":1024,\"depformer_num_heads\":16,"
-           "\"depformer_num_layers\":6,\"depformer_dim_feedforward\":4224")},
-    {"moshi-7b-tiny", TINY},
-    {"moshi-tiny", TINY},
-    {NULL, NULL},
+           "\"depformer_num_layers\":6,\"depformer_dim_feedforward\":4224"),
+     "num_layers"},
+    {"moshi-7b-tiny", TINY, "num_layers"},
+    {"moshi-tiny", TINY, "num_layers"},
+    {NULL, NULL, NULL},
 };
 
 static const char *const types[] = {"moshi", NULL};

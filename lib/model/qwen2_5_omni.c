@@ -48,36 +48,23 @@ struct omni {
 static int parse_tower(const json_t *audio, const char *where, struct tower *t,
                        struct mt_encoder_config *enc, struct mt_err *e)
 {
-    int64_t v[8];
+    int64_t bands, window, out, positions;
     int rc;
 
-    if (!json_is_object(audio))
-        return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
-    if ((rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &v[0], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "d_model", 4, 1 << 16, MT_NEED, &v[1], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_attention_heads", 1, 4096, MT_NEED, &v[3], e)) <
-            0 ||
-        (rc = mt_config_int(audio, where, "encoder_ffn_dim", 1, 1 << 20, MT_NEED, &v[4], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &v[5], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &v[6], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) <
-            0 ||
-        (rc = mt_config_word(audio, where, "activation_function", "gelu", e)) < 0)
+    if ((rc = mt_encoder_config_parse(audio, where, enc, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &bands, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &window, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &out, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &positions,
+                            e)) < 0)
         return rc;
-    if (v[1] % v[3] || v[1] % 2)
-        return mt_err_set(
-            e, -EPROTO,
-            "%s: d_model %lld is not even or no multiple of encoder_attention_heads %lld", where,
-            (long long)v[1], (long long)v[3]);
-    if (v[5] % 2 || v[5] > v[7])
+    if (window % 2 || window > positions)
         return mt_err_set(e, -EPROTO, "%s: n_window %lld is odd or above max_source_positions %lld",
-                          where, (long long)v[5], (long long)v[7]);
-    t->bands = (int)v[0];
-    t->d_model = (int)v[1];
-    t->n_window = (int)v[5];
-    t->out_dim = (int)v[6];
-    *enc = (struct mt_encoder_config){(int)v[1], (int)v[2], (int)v[3], (int)v[4], false};
+                          where, (long long)window, (long long)positions);
+    t->bands = (int)bands;
+    t->d_model = enc->d_model;
+    t->n_window = (int)window;
+    t->out_dim = (int)out;
     return 0;
 }
 
@@ -115,14 +102,7 @@ static int bind_tower(struct omni *o, const struct mt_encoder_config *enc, struc
     t->post_b = mt_bind_vector(b, d, "%saudio_tower.ln_post.bias", prefix);
     t->proj_w = mt_bind_matrix(b, t->out_dim, d, "%saudio_tower.proj.weight", prefix);
     t->proj_b = mt_bind_vector(b, t->out_dim, "%saudio_tower.proj.bias", prefix);
-    if (b->rc < 0)
-        return b->rc;
-    if (!(o->sinusoid = mt_alloc(mt_mul((size_t)n, (size_t)d), sizeof(float))))
-        return mt_err_set(b->e, -ENOMEM, "out of memory");
-    mt_encoder_sinusoid(o->sinusoid, n, d);
-    struct mt_bytes table = {o->sinusoid, MT_F32, n, d};
-    if ((b->rc = b->be->ops->mat_new(b->be, &t->sinusoid, &table)) < 0)
-        return mt_err_set(b->e, b->rc, "no memory for the position table");
+    t->sinusoid = mt_encoder_sinusoid(b, &o->sinusoid, n, d);
     t->mel = mt_bind_rows(b, rows, t->bands);
     t->c1 = mt_bind_rows(b, rows, d);
     t->c1_scratch = mt_bind_rows(b, rows, 3 * t->bands);
@@ -191,10 +171,12 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
     return frames / block * block_rows(block) + block_rows(frames % block);
 }
 
-static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
+static int state(const struct mt_model *m, int frame_samples, int backlog,
+                 struct mt_state_kind out[MT_STATE_KINDS])
 {
-    return (int64_t)sizeof(struct mt_mel_ear) + mt_ear_cap(m, frame_samples, backlog) * 4 +
-           (int64_t)ear_rows_max(m, frame_samples) * m->info.hidden * 4;
+    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_mel_ear) +
+                                                 mt_ear_bytes(m, frame_samples, backlog)};
+    return 1;
 }
 
 static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -466,13 +448,14 @@ static void close_model(struct mt_model *m)
     m->own = NULL;
 }
 
-static int layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                  struct mt_layout *out, struct mt_err *e)
+static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_ear *ear, struct mt_err *e)
 {
     static const struct mt_chatml chatml = {"<|audio_bos|>", "<|audio_eos|>",
                                             "You are a helpful assistant."};
 
-    return mt_chatml_layout(m->tokenizer, &chatml, mode, system, out, e);
+    (void)ear;
+    return mt_chatml_talk(out, m->tokenizer, &chatml, mode, system, e);
 }
 
 static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
@@ -509,6 +492,8 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
          "\"audio_token_index\":2045,\"audio_start_token_id\":2046,\"audio_end_token_id\":2047,"   \
          "\"endoftext\":2042,\"im_start\":2043,\"im_end\":2044")
 
+#define LAYERS "thinker_config.text_config.num_hidden_layers"
+
 /* The two sizes are one shape when tiny: it has all three names. */
 static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
@@ -516,17 +501,19 @@ static const struct mt_synth_shape shapes[] = {
           "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":3584",
-          RELEASED_IDS)},
+          RELEASED_IDS),
+     LAYERS},
     {"qwen2.5-omni-3b",
      OMNI("\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":36,"
           "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"intermediate_size\":11008",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":2048",
-          RELEASED_IDS)},
-    {"qwen2.5-omni-tiny", TINY},
-    {"qwen2.5-omni-7b-tiny", TINY},
-    {"qwen2.5-omni-3b-tiny", TINY},
-    {NULL, NULL},
+          RELEASED_IDS),
+     LAYERS},
+    {"qwen2.5-omni-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-7b-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-3b-tiny", TINY, LAYERS},
+    {NULL, NULL, NULL},
 };
 
 static const char *const types[] = {"qwen2_5_omni", "qwen2_5_omni_thinker", NULL};
@@ -536,10 +523,10 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .shapes = shapes,
     .open = open_model,
     .close = close_model,
-    .layout = layout,
+    .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
-    .ear_bytes = ear_bytes,
+    .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,
     .encode = encode,
