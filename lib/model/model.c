@@ -306,6 +306,9 @@ int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float *
 {
     int64_t unseen;
 
+    if (!m->family->embed_clip)
+        return mt_err_set(e, -ENOTSUP, "%s hears codes, not rows (mt-probe codec shows them)",
+                          m->info.name);
     return m->family->embed_clip(m, pcm, n, rows, n_rows, mel_frames ? mel_frames : &unseen, e);
 }
 

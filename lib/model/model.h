@@ -110,10 +110,10 @@ struct mt_model_info {
     /* Codes beside the text at every position: books in all (0: none), those it makes, size. */
     int codebooks, codebooks_made, code_bins;
     int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
-    int sample_rate_hz;    /* of everything that mt_ear_push takes */
-    int speech_rate_hz;    /* of what it speaks; 0: it does not */
-    int beat_samples;      /* the model's own frame length */
-    int frame_step;        /* a frame's length is a multiple of this many samples … */
+    int sample_rate_hz; /* of everything that mt_ear_push takes */
+    int speech_rate_hz; /* of what it speaks; 0: it does not */
+    int beat_samples;   /* the model's own frame length */
+    int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int32_t audio_id;      /* the placeholder whose embeddings are audio rows */

@@ -90,6 +90,7 @@ static void fill_info(struct mt_model *m, const struct moshi_config *c)
     m->info.hidden = c->main.dim;
     m->info.max_positions = INT64_MAX;
     m->info.context = c->context;
+    m->info.sample_rate_hz = 24000;
     m->info.audio_id = -1;
     m->info.codebooks = c->n_q;
     m->info.codebooks_made = c->dep_q;
@@ -240,6 +241,7 @@ static void teach_codes(struct mt_model *m, const int32_t *frames, const int64_t
           "\"depformer_num_layers\":2,\"depformer_dim_feedforward\":264")
 
 static const struct mt_synth_shape shapes[] = {
+#if 0
     {"moshi-7b",
      SHAPE("\"dim\":4096,\"text_card\":32000,\"card\":2048,\"num_heads\":32,\"num_layers\":32,"
            "\"context\":3000,\"depformer_dim\":1024,\"depformer_num_heads\":16,"
@@ -247,6 +249,7 @@ static const struct mt_synth_shape shapes[] = {
      "num_layers"},
     {"moshi-7b-tiny", TINY, "num_layers"},
     {"moshi-tiny", TINY, "num_layers"},
+#endif
     {NULL, NULL, NULL},
 };
 
