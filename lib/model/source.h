@@ -32,6 +32,10 @@ struct mt_source {
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
                    struct mt_err *e);
 
+/* The tensor as its source has it, made where the source makes them; owned by w. */
+int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                    struct mt_tensor **out, struct mt_err *e);
+
 /* rows = dims[0], cols = product of the rest; one dimension or none: one row. */
 void mt_tensor_matrix(struct mt_tensor *t);
 /* "[2, 3]" */

@@ -13,6 +13,7 @@ struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
+    enum mt_dtype quantize; /* F32: nothing is */
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -65,6 +66,14 @@ bool mt_weights_has(const struct mt_weights *w, const char *name)
     return w->src->has(w->self, name);
 }
 
+int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                    struct mt_tensor **out, struct mt_err *e)
+{
+    int rc = w->src->make ? w->src->make(w->self, name, n_dims, dims, e) : 0;
+
+    return rc < 0 ? rc : w->src->find(w->self, name, out, e);
+}
+
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e)
 {
@@ -76,9 +85,7 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     if (n_dims < 1 || n_dims > 4)
         return mt_err_set(e, -EINVAL, "tensor '%s': asked for with %d dimensions (expected 1..4)",
                           mt_show(show, name), n_dims);
-    if (w->src->make && (rc = w->src->make(w->self, name, n_dims, dims, e)) < 0)
-        return rc;
-    rc = w->src->find(w->self, name, &t, e);
+    rc = mt_weights_make(w, name, n_dims, dims, &t, e);
     if (rc == -ENOENT)
         return mt_err_set(e, rc, "%s: there is no tensor '%s'", w->src->where(w->self),
                           mt_show(show, name));
@@ -108,6 +115,11 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
     memcpy(dims, t->dims, sizeof(t->dims));
     *out = t->bytes;
     return 0;
+}
+
+void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type)
+{
+    w->quantize = type;
 }
 
 int64_t mt_weights_bytes(const struct mt_weights *w)
