@@ -24,6 +24,8 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
     MT_PRINTF(4, 5);
 struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
                             const char *fmt, ...) MT_PRINTF(5, 6);
+struct mt_mat *mt_bind_conv2d(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                              const char *fmt, ...) MT_PRINTF(5, 6);
 void mt_unbind(struct mt_backend *be, struct mt_mat **m);
 
 /* Activations, with the same stickiness. */

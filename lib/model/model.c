@@ -17,7 +17,7 @@
 #define CONFIG_DEPTH 32
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
-static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
+static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
@@ -34,7 +34,7 @@ static const struct mt_synth_shape *find_shape(const char *name, const struct mt
 
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[200] = "";
+    char known[600] = "";
     size_t n = 0;
 
     for (size_t i = 0; i < MT_COUNT(families); i++)

@@ -1,5 +1,6 @@
 /*
- * thinker.c: the thinker of a Qwen Omni model: its place in config.json, and its facts for the engine.
+ * thinker.c: the thinker of a Qwen Omni model: its place in config.json, and its facts for the
+ * engine.
  */
 #include "model/thinker.h"
 

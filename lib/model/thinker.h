@@ -1,7 +1,7 @@
 /*
- * thinker.h: what the Qwen Omni families share around their own towers: where the configuration of the
- * thinker lies in a config.json, how its tensors are named, and what the engine is told about it.
- * Internal to lib/model.
+ * thinker.h: what the Qwen Omni families share around their own towers: where the configuration of
+ * the thinker lies in a config.json, how its tensors are named, and what the engine is told about
+ * it. Internal to lib/model.
  */
 #ifndef MT_THINKER_H
 #define MT_THINKER_H

@@ -1,4 +1,4 @@
-"""What the scripts of the families share: tokenizers, files, clips of the test speech, case lists."""
+"""What the families' scripts share: tokenizers, files, clips of the test speech, case lists."""
 
 import json
 import os
