@@ -12,10 +12,33 @@
 
 #include "base/base.h"
 
-enum mt_dtype { MT_F32, MT_F16, MT_BF16, MT_INT8 };
-/* Bytes of one element (INT8: without its scale). */
+/*
+ * INT8 is for the KV cache only, the types behind it for weights only: rows of whole blocks of 32
+ * (Qx_0, Qx_1) or 256 (Qx_K) elements that share their scales, as they lie in GGUF files.
+ */
+enum mt_dtype {
+    MT_F32,
+    MT_F16,
+    MT_BF16,
+    MT_INT8,
+    MT_Q4_0,
+    MT_Q4_1,
+    MT_Q5_0,
+    MT_Q5_1,
+    MT_Q8_0,
+    MT_Q4_K,
+    MT_Q5_K,
+    MT_Q6_K,
+    MT_DTYPES /* how many there are */
+};
+/* Bytes of one element (INT8: without its scale); 0 where only blocks have a size. */
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
+/* Elements that share a block (1 where there are none), and its bytes. */
+int mt_dtype_block(enum mt_dtype t);
+int mt_dtype_block_bytes(enum mt_dtype t);
+/* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
+int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
 
 /*
  * A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows =
@@ -24,7 +47,7 @@ const char *mt_dtype_name(enum mt_dtype t);
 struct mt_bytes {
     const void *data; /* any alignment; must outlive the mt_mat made from it */
     enum mt_dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
 };
 
 struct mt_mat;     /* a weight: [out, in], in the backend's own form */

@@ -13,14 +13,14 @@
 
 struct mt_mat {
     enum mt_dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols, row_bytes;
     const void *data; /* the caller's bytes, any alignment */
     float *vec;       /* rows == 1: the row as f32, else NULL */
 };
 
 static inline const void *mat_row(const struct mt_mat *m, int64_t r)
 {
-    return (const char *)m->data + r * m->cols * (m->type == MT_F32 ? 4 : 2);
+    return (const char *)m->data + r * m->row_bytes;
 }
 
 /*

@@ -28,16 +28,19 @@ static void *pages_new(size_t bytes)
 static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
 {
     struct mt_mat *m;
+    int64_t row_bytes;
 
     (void)be;
     *out = NULL;
-    if (b->type != MT_F32 && b->type != MT_BF16 && b->type != MT_F16)
+    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
         return -ENOTSUP;
-    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX)
+    row_bytes = mt_dtype_row_bytes(b->type, b->cols);
+    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
+        row_bytes < 0)
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, b->data, NULL};
+    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);

@@ -216,6 +216,11 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
  */
 struct mt_teacher {
     const int32_t *ids; /* [n], each in 0..vocab-1 */
+    /*
+     * In place of ids for a model with codebooks, and only there: [n][1 + codebooks] as
+     * mt_model_teach_input reads them; position t is then a step.
+     */
+    const int32_t *frames;
     int64_t n;
     const float
         *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
@@ -231,6 +236,8 @@ struct mt_teacher {
      * with that value.
      */
     int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
+    /* With frames: behind its row come those of the made codebooks k = 0, 1, …, [code_bins]. */
+    int (*code_row)(void *ctx, int64_t pos, int k, const float *logprobs, int bins);
 };
 /*
  * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders

@@ -110,6 +110,9 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         return rc < 0 ? rc : mt_err_set(e, -ENOMEM, "out of memory");
     }
     s->opts = *o;
+    s->context = mt_model_info(eng->m)->context;
+    if (!s->context)
+        s->context = INT64_MAX;
     s->opts.system = NULL; /* borrowed for the call only */
     if (!s->opts.answer_tokens)
         s->opts.answer_tokens = eng->opts.answer_tokens;
@@ -281,7 +284,7 @@ struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
         .blocks = s->blocks,
         .sinks = s->policy.bounded ? (int)s->policy.sinks : 0,
         .ring_blocks = s->ring_blocks,
-        .window = s->policy.bounded ? s->policy.window : INT64_MAX,
+        .window = s->policy.bounded ? s->policy.window : s->context,
         .rope_absolute = s->policy.rope_absolute,
         .sinks_held = (int)held,
     };

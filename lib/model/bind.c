@@ -9,8 +9,9 @@
 #include <stdarg.h>
 #include <string.h>
 
-static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, const char *fmt,
-                           va_list ap)
+/* rows < 0: all of them. */
+static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, int64_t first,
+                           int64_t rows, const char *fmt, va_list ap)
 {
     char name[160];
     struct mt_bytes bytes;
@@ -21,6 +22,11 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
         return NULL;
     vsnprintf(name, sizeof(name), fmt, ap);
     rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
+    if (rc == 0 && rows >= 0) {
+        bytes.data =
+            (const char *)bytes.data + first * bytes.cols * (int64_t)mt_dtype_size(bytes.type);
+        bytes.rows = rows;
+    }
     if (rc == 0) {
         rc = b->be->ops->mat_new(b->be, &m, &bytes);
         if (rc < 0)
@@ -35,7 +41,7 @@ struct mt_mat *mt_bind_vector(struct mt_binder *b, int64_t n, const char *fmt, .
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 1, (const int64_t[]){n}, fmt, ap);
+    struct mt_mat *m = bind(b, 1, (const int64_t[]){n}, 0, -1, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -44,7 +50,7 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, fmt, ap);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, 0, -1, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -54,7 +60,17 @@ struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 3, (const int64_t[]){out, in, kernel}, fmt, ap);
+    struct mt_mat *m = bind(b, 3, (const int64_t[]){out, in, kernel}, 0, -1, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int64_t first,
+                             int64_t rows, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){all, cols}, first, rows, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -64,7 +80,7 @@ struct mt_mat *mt_bind_conv2d(struct mt_binder *b, int64_t out, int64_t in, int6
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 4, (const int64_t[]){out, in, kernel, kernel}, fmt, ap);
+    struct mt_mat *m = bind(b, 4, (const int64_t[]){out, in, kernel, kernel}, 0, -1, fmt, ap);
     va_end(ap);
     return m;
 }

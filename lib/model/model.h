@@ -106,10 +106,14 @@ struct mt_model_info {
     int vocab;
     int layers, heads, kv_heads, head_dim, hidden;
     int64_t max_positions; /* trained range */
-    int sample_rate_hz;    /* of everything that mt_ear_push takes */
-    int speech_rate_hz;    /* of what it speaks; 0: it does not */
-    int beat_samples;      /* the model's own frame length */
-    int frame_step;        /* a frame's length is a multiple of this many samples … */
+    int64_t context;       /* tokens that attention reaches by the model's own rule; 0: all */
+    /* Codes beside the text at every position: books in all (0: none), those it makes, size. */
+    int codebooks, codebooks_made, code_bins;
+    int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
+    int sample_rate_hz; /* of everything that mt_ear_push takes */
+    int speech_rate_hz; /* of what it speaks; 0: it does not */
+    int beat_samples;   /* the model's own frame length */
+    int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
@@ -133,6 +137,8 @@ struct mt_synth_spec {
     enum mt_dtype type;
 };
 int mt_synth_spec_parse(struct mt_synth_spec *out, const char *list, struct mt_err *e);
+/* The names of the shapes, i = 0…; NULL behind the last. */
+const char *mt_model_synth_name(int i);
 
 /*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the
@@ -299,5 +305,20 @@ struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
  */
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
                   struct mt_rows *logits);
+
+/*
+ * Teacher forcing of a model with codebooks. frames [n][1 + codebooks]: a text token (up to
+ * text_card) and codes (up to code_bins, their initial one), -1 for none, not delayed: the model does that. The
+ * input of steps t..t+n-1: text tokens for mt_step's ids, and audio rows that every position has.
+ */
+void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
+                          int32_t *text, struct mt_rows out);
+/*
+ * After a step whose n wanted rows are the steps at[]: the logits of each made codebook k in turn,
+ * [n, code_bins], valid during the call.
+ */
+void mt_model_teach_codes(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                          void (*logits)(void *ctx, int k, struct mt_rows logits, int n),
+                          void *ctx);
 
 #endif

@@ -49,4 +49,14 @@ int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
  */
 char *probe_text(const char *path, size_t *n);
 
+/*
+ * Frames of `streams` codes each, one {"codes":[…]} a line, from a file or stdin ("-"). codes is the
+ * caller's, also on failure. Prints the reason and returns an exit status.
+ */
+struct probe_frames {
+    int32_t *codes; /* [n][streams] */
+    int64_t n;
+};
+int probe_frames_load(struct probe_frames *out, const char *path, int streams);
+
 #endif
