@@ -12,6 +12,7 @@
 #include "model/family.h"
 #include "model/file.h"
 #include "model/source.h"
+#include "model/tokenizer.h"
 
 #define CONFIG_BYTES (4 << 20) /* the released ones have some 14000 … */
 #define CONFIG_ITEMS (1 << 16) /* … and some hundred values */
@@ -107,7 +108,9 @@ static bool has_tokenizer(const char *dir)
         if (snprintf(path, sizeof(path), "%s/%s", dir, file[i]) < (int)sizeof(path) &&
             access(path, F_OK) == 0)
             return true;
-    return false;
+    char *spm = mt_tokenizer_spm_path(dir);
+    free(spm);
+    return spm != NULL;
 }
 
 /* One of a kind that is not ours leaves a model without: only what needs words says why. */

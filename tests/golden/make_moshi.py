@@ -6,10 +6,12 @@ The values come from the `moshi` package; those under a window with sinks, which
 from moshi_reference.py, which is compared with it wherever both can compute a value.
 """
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
+import sentencepiece
 import torch
 from moshi.models.lm import LMModel
 from safetensors.torch import load_file, save_file
@@ -43,6 +45,7 @@ SPECS = {
             SHARED, dim=40, text_card=56, card=24, num_heads=2, num_layers=3, context=9,
             max_period=100000, depformer_dim=16, depformer_num_heads=1, depformer_num_layers=1,
             depformer_dim_feedforward=64, depformer_context=8, model_type="moshi",
+            tokenizer_name="pieces.model",
             lm_gen_config=dict(temp=0.8, temp_text=0.7, top_k=250, top_k_text=25),
         ),
     ),
@@ -111,6 +114,27 @@ def write_weights(spec, weights, folder):
     })  # fmt: skip
 
 
+TEXT = """and so, my fellow americans, ask not what your country can do for you
+ask what you can do for your country. my fellow citizens of the world
+ask not what america will do for you, but what together we can do for the freedom of man
+the same high standards of strength and sacrifice which we ask of you"""
+
+
+def make_tokenizer(spec, path):
+    """A SentencePiece model with the released one's special ids; what each id reads as."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.split("\n") * 20), model_writer=model,
+        vocab_size=spec["config"]["text_card"] - 4, unk_id=0, bos_id=1, eos_id=2, pad_id=3,
+        normalization_rule_name="identity", minloglevel=2,
+    )  # fmt: skip
+    path.write_bytes(model.getvalue())
+    sp = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+    silent = [i for i in range(len(sp)) if sp.is_control(i) or sp.is_unknown(i)]
+    assert silent == [0, 1, 2, 3]
+    return [sp.id_to_piece(i).replace("\u2581", " ") for i in range(len(sp))]
+
+
 class Checkpoint:
     """What was written, read back: the authors' model in float32 and our weights in float64."""
 
@@ -164,6 +188,8 @@ def make(name, spec):
     kwargs = {k: v for k, v in spec["config"].items() if k not in NOT_OURS}
     write_weights(spec, make_weights(spec, LMModel(**kwargs)), folder)
     write_json(folder / "config.json", spec["config"])
+    name_of = spec["config"].get("tokenizer_name", "tokenizer_spm_32k_3.model")
+    pieces = make_tokenizer(spec, folder / name_of)
     ck = Checkpoint(folder)
     rng = np.random.default_rng(spec["seed"] + 100)
     context, cases, expected = ck.cfg["context"], [], {}
@@ -190,6 +216,7 @@ def make(name, spec):
         kv = dict(window=window, sinks=sinks, rope=rope)
         keep(dict(name="window-" + rope, kind="codes", frames=frames, kv=kv), text, codes,
              [0, window, window + sinks, n - 1])  # fmt: skip
+    cases.append(dict(name="pieces", kind="pieces", pieces=pieces))
     lines = ",\n".join(json.dumps(c) for c in cases)
     (folder / "cases.json").write_text("[\n" + lines + "\n]\n")
     save_file(expected, folder / "expected.safetensors")

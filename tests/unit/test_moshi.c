@@ -292,6 +292,31 @@ static void run_kind(const char *kind,
     assert_true(seen > 0);
 }
 
+/* Text of the ids; what is no text is marked so. */
+static void check_pieces(struct opened *o, struct mt_weights *expected, const json_t *c)
+{
+    const struct mt_tokenizer *t = mt_model_tokenizer(o->m);
+    const json_t *list = json_object_get(c, "pieces"), *v;
+    size_t i, len;
+
+    (void)expected;
+    assert_non_null(t);
+    assert_int_equal(mt_tokenizer_size(t), json_array_size(list));
+    json_array_foreach(list, i, v)
+    {
+        const char *text = mt_tokenizer_bytes(t, (int32_t)i, &len);
+        assert_int_equal(len, json_string_length(v));
+        assert_memory_equal(text, json_string_value(v), len);
+        assert_int_equal(mt_tokenizer_is_special(t, (int32_t)i), i < 4);
+    }
+}
+
+static void test_pieces(void **state)
+{
+    (void)state;
+    run_kind("pieces", check_pieces);
+}
+
 static void test_codes(void **state)
 {
     (void)state;
@@ -303,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_regression),
         cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests_name("moshi", tests, NULL, NULL);
