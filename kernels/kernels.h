@@ -97,7 +97,10 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even head_dim. */
+/*
+ * Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even
+ * head_dim.
+ */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*
@@ -140,8 +143,8 @@ struct mt_kv_view {
     int sinks_held;
     enum mt_see see;
     /*
-     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a batch
-     * of them is one call. Of the call's shape.
+     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a
+     * batch of them is one call. Of the call's shape.
      */
     struct mt_kv *kv;
 };
@@ -253,8 +256,8 @@ struct mt_ops {
     void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                       const int32_t *ids, int n);
     /*
-     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w is
-     * so many pieces, each normed by itself (the heads of Q and K).
+     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w
+     * is so many pieces, each normed by itself (the heads of Q and K).
      */
     void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n);
@@ -273,11 +276,11 @@ struct mt_ops {
                   int n);
 
     /*
-     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the highest,
-     * then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed together, so that
-     * a call reads each expert that any of them takes once. logits [n, experts]. scratch: n * top
-     * rows of x's width + 2 * the experts' inner width. out is not x. The object keeps the routing
-     * of a call: one call at a time.
+     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the
+     * highest, then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed
+     * together, so that a call reads each expert that any of them takes once. logits [n, experts].
+     * scratch: n * top rows of x's width + 2 * the experts' inner width. out is not x. The object
+     * keeps the routing of a call: one call at a time.
      */
     void (*experts)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
@@ -315,11 +318,10 @@ struct mt_ops {
                    struct mt_rows scratch);
     /*
      * 2-D convolution over time and height inside each span, of one kernel size, stride and zero
-     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is
-     * out * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like
-     * conv1d's. w is [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch:
-     * scratch_rows rows, one at least, of in * kernel * kernel + out columns; the more, the larger
-     * the pieces.
+     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is out *
+     * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like conv1d's. w is
+     * [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch: scratch_rows
+     * rows, one at least, of in * kernel * kernel + out columns; the more, the larger the pieces.
      */
     void (*conv2d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
@@ -337,7 +339,8 @@ struct mt_ops {
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
-     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but
+     * NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);
