@@ -108,9 +108,9 @@ void mt_mel_free(struct mt_mel **m);
 /* What a whole clip has behind its last sample, and so how many frames it has. */
 enum mt_mel_edge {
     /*
-     * Qwen2.5-Omni: zeros up to 300 s (and a reflection at the end of those: it shows in the last row
-     * of a clip within 40 samples of 300 s). ceil(n / 160) frames; the clamp's maximum is that of clip
-     * and padding.
+     * Qwen2.5-Omni: zeros up to 300 s (and a reflection at the end of those: it shows in the last
+     * row of a clip within 40 samples of 300 s). ceil(n / 160) frames; the clamp's maximum is that
+     * of clip and padding.
      */
     MT_MEL_PADDED,
     /*
@@ -124,8 +124,8 @@ int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n);
 
 /*
  * A whole clip, offline: left edge reflected, clamp at 8 below the maximum, (v + 4) / 4. out is
- * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without frames. A
- * struct mt_mel has scratch inside: one thread at a time, any number of streams.
+ * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without
+ * frames. A struct mt_mel has scratch inside: one thread at a time, any number of streams.
  */
 int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out);
 

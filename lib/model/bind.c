@@ -75,6 +75,16 @@ struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int
     return m;
 }
 
+struct mt_mat *mt_bind_conv2d(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                              const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 4, (const int64_t[]){out, in, kernel, kernel}, 0, -1, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
 void mt_unbind(struct mt_backend *be, struct mt_mat **m)
 {
     if (*m)

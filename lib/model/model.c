@@ -20,7 +20,8 @@
 #define CONFIG_DEPTH 32
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
-static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_moshi};
+static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
+                                                   &mt_family_moshi};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
@@ -46,7 +47,7 @@ const char *mt_model_synth_name(int i)
 
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[400] = "";
+    char known[600] = "";
     const char *one;
     size_t n = 0;
 
