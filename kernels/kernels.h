@@ -127,13 +127,14 @@ struct mt_kv_view {
     int ring_blocks;
     int64_t window;
     /*
-     * The position from which a query sees the sinks. Window keys and queries are rotated at their
-     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen
-     * from i has position j + max(0, i - window + 1 - sinks). Rotations depend on differences only,
-     * so that the sink keys stay rotated at j for ever and the query is rotated a second time, at
-     * min(i, window - 1 + sinks). Under `--rope absolute` (true) sinks keep their distance.
+     * Window keys and queries are rotated at their index i; the sinks are seen from min(i,
+     * sink_reach), so that they come no nearer than they are and no farther than that. Rotations
+     * depend on differences only: sink keys stay rotated at their index for ever, and the query is
+     * rotated a second time. Under `--rope cache` the reach is window - 1 + sinks, and the sinks
+     * stand directly before the window; under `--rope absolute` they keep their distance, up to the
+     * last position that the model was trained on.
      */
-    bool rope_absolute;
+    int64_t sink_reach;
     /*
      * Sinks below this index lie in the cache already, or another run of this step writes them, for
      * a session with the same first tokens: rope_append leaves them alone. 0: all are this
@@ -287,8 +288,7 @@ struct mt_ops {
 
     /*
      * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
-     * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
+     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
      * `layer`. All runs are appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,

@@ -71,9 +71,7 @@ static inline int32_t view_block(const struct mt_kv_view *w, int p, int64_t i, i
 /* The position from which the query at index i sees the sinks. */
 static inline int64_t view_sink_pos(const struct mt_kv_view *w, int64_t i)
 {
-    if (w->rope_absolute || i < w->window)
-        return i;
-    return i - w->window < w->sinks - 1 ? i : w->window - 1 + w->sinks;
+    return i < w->sink_reach ? i : w->sink_reach;
 }
 
 /* The first ring token (counted from the sinks' end) that the query at index i of a run sees. */
@@ -100,7 +98,7 @@ static inline const struct mt_kv *view_kv(const struct mt_run *r, const struct m
 
 static inline bool view_has_q_sink(const struct mt_kv_view *w)
 {
-    return w->sinks > 0 && !w->rope_absolute;
+    return w->sinks > 0;
 }
 
 /* A thread's piece of the fast tiers: see hot_linear.h and hot_attention.h. */

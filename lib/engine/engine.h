@@ -27,6 +27,11 @@ void mt_policy_format(const struct mt_policy *p, char out[64]);
 /* Blocks that one bounded session reserves, ring recycled in place:
  * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step. */
 int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_t k);
+/*
+ * The farthest position from which sinks are seen (mt_kv_view): directly before the window, or with
+ * rope_absolute where they were, up to the last of max_positions, the model's trained range.
+ */
+int64_t mt_policy_reach(const struct mt_policy *p, int64_t max_positions);
 
 /* ---- block pool ---- */
 

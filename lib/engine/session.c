@@ -110,6 +110,7 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         return rc < 0 ? rc : mt_err_set(e, -ENOMEM, "out of memory");
     }
     s->opts = *o;
+    s->max_positions = mt_model_info(eng->m)->max_positions;
     s->context = mt_model_info(eng->m)->context;
     if (!s->context)
         s->context = INT64_MAX;
@@ -285,7 +286,7 @@ struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
         .sinks = s->policy.bounded ? (int)s->policy.sinks : 0,
         .ring_blocks = s->ring_blocks,
         .window = s->policy.bounded ? s->policy.window : s->context,
-        .rope_absolute = s->policy.rope_absolute,
+        .sink_reach = mt_policy_reach(&s->policy, s->max_positions),
         .sinks_held = (int)held,
     };
 }

@@ -158,7 +158,7 @@ static struct mt_kv_view view(const struct run *r)
         .sinks = p->bounded ? (int)p->sinks : 0,
         .ring_blocks = p->bounded ? (int)((p->window + r->chunk - 1 + bt - 1) / bt) : INT32_MAX,
         .window = p->bounded ? p->window : INT64_MAX,
-        .rope_absolute = p->rope_absolute,
+        .sink_reach = mt_policy_reach(p, mt_model_info(r->m)->max_positions),
     };
 }
 
