@@ -79,6 +79,15 @@ int mt_wav_create(struct mt_wav **out, const char *path, int rate_hz, struct mt_
 int mt_wav_write(struct mt_wav *w, const float *pcm, int64_t n);
 int mt_wav_close(struct mt_wav **w);
 
+/*
+ * Float WAV out, sample for sample; path NULL: stdout, which may be a pipe and stays open. A write
+ * that failed fails again; -EPIPE and the like.
+ */
+struct mt_wav_float;
+int mt_wav_float_create(struct mt_wav_float **out, const char *path, int rate_hz, struct mt_err *e);
+int mt_wav_float_write(struct mt_wav_float *w, const float *pcm, int64_t n);
+int mt_wav_float_close(struct mt_wav_float **w);
+
 /* ---- rate conversion ---- */
 
 /*
