@@ -18,7 +18,7 @@ static struct mt_backend *be;
 
 static struct mt_model *must_open(const char *spec)
 {
-    struct mt_model_opts o = {64, 64};
+    struct mt_model_opts o = {.step_rows = 64, .want_rows = 64};
     struct mt_err e = {0};
     struct mt_model *m;
 
@@ -85,7 +85,7 @@ static void test_release(void **state)
 {
     static const struct mt_source source = {always, found, count, nowhere, leave};
     struct counter c = {.bytes = (size_t)152064 * 2048 * 2};
-    struct mt_model m = {.be = be, .opts = {1, 1}};
+    struct mt_model m = {.be = be, .opts = {.step_rows = 1, .want_rows = 1}};
     const struct mt_synth_shape *shape = mt_family_qwen3_omni.shapes;
     json_t *config = json_loads(shape->config, 0, NULL);
     struct mt_err e = {0};
@@ -175,7 +175,7 @@ static void test_config(void **state)
         {"audio_token_id", "-1", "audio_token_id"},
     };
     struct ck c = {0};
-    struct mt_model_opts o = {4, 4};
+    struct mt_model_opts o = {.step_rows = 4, .want_rows = 4};
 
     (void)state;
     ck_new(&c);
