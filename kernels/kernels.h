@@ -178,9 +178,26 @@ struct mt_rope {
     double base;
 };
 
+/*
+ * A convolution over time that looks back only. A piece of rows gives one row a stride, or when
+ * transposed `stride` rows each; otherwise their number is a multiple of the stride. A session's
+ * first rows see zeros before them, unless its past was filled otherwise.
+ */
+struct mt_conv {
+    int kernel, stride, dilation; /* dilation 1 when transposed */
+    bool transposed;
+};
+
+/* Rows that a session remembers: a stride of the kernel's reach is in the piece itself. */
+static inline int mt_conv_past(const struct mt_conv *c)
+{
+    return c->transposed ? c->kernel / c->stride - 1
+                         : (c->kernel - 1) * c->dilation + 1 - c->stride;
+}
+
 /* ---- operations ---- */
 
-enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
+enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU, MT_ACT_ELU };
 
 /* A penalty on one token's logit l: l / by; with `down`, l * by where l is not above 0. */
 struct mt_scale {
@@ -327,6 +344,46 @@ struct mt_ops {
                    const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
                    int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
                    struct mt_rows scratch, int scratch_rows);
+    /*
+     * Convolutions over time as a session hears it, a piece at a time (struct mt_conv). conv_new
+     * makes the weight: b is [out, in * kernel] as released, [out, in, kernel]; transposed: [in,
+     * out * kernel], [in, out, kernel], with a kernel that is a multiple of the stride. It may
+     * copy.
+     *
+     * conv: x holds n sessions' pieces of `rows` rows each, one behind the other; past[i] is what
+     * session i remembers, mt_conv_past() rows of x.width, zeros at its beginning, and is brought
+     * up to date. out = act(conv + bias) + residual gets rows / stride rows a session; transposed:
+     * row t of out is the `stride` rows of out behind each other that belong to row t of x, so
+     * out.width is stride * channels, as bias's is. residual: MT_NO_ROWS or out itself; x and out
+     * may not overlap. scratch: as many rows as out, of the weight's columns; not used where those
+     * are x.width.
+     */
+    int (*conv_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                    const struct mt_conv *c);
+    void (*conv)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                 const struct mt_mat *w, const struct mt_mat *bias, const struct mt_conv *c,
+                 enum mt_act act, struct mt_rows residual, const struct mt_rows *past, int n,
+                 int rows, struct mt_rows scratch);
+    /*
+     * Transposed convolution with a filter a channel and no bias: w [channels, kernel], out and
+     * past as for conv.
+     */
+    void (*conv_each)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                      const struct mt_mat *w, const struct mt_conv *c, const struct mt_rows *past,
+                      int n, int rows);
+    /* out = act(x). out may be x. */
+    void (*activate)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, enum mt_act act,
+                     int n);
+    /* out += x * w, w a vector. */
+    void (*scaled_add)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                       const struct mt_mat *w, int n);
+    /*
+     * A level of a residual quantiser: ids[i], in host memory, is the row of table that is nearest
+     * to x row i by Euclid, the lowest among equals and 0 for what is no number; x row i -= that
+     * row.
+     */
+    void (*quantize)(struct mt_backend *be, int32_t *ids, struct mt_rows x,
+                     const struct mt_mat *table, int n);
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);

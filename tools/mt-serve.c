@@ -291,6 +291,7 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     int want = o->max_sessions < o->step_tokens ? o->max_sessions : o->step_tokens;
     struct mt_model_opts mo = {.step_rows = o->step_tokens,
                                .want_rows = want,
+                               .kv_type = o->kv_type,
                                .mmproj = a->mmproj,
                                .quantize = a->quantize};
     int rc;

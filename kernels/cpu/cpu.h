@@ -16,6 +16,7 @@ struct mt_mat {
     int64_t rows, cols, row_bytes;
     const void *data; /* the caller's bytes, any alignment */
     float *vec;       /* rows == 1: the row as f32, else NULL */
+    void *own;        /* data, when it is not the caller's */
 };
 
 static inline const void *mat_row(const struct mt_mat *m, int64_t r)
@@ -176,6 +177,7 @@ void mt_scalar_linear(struct mt_ops *o);
 void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
+void mt_scalar_codec(struct mt_ops *o);
 void mt_scalar_conv2d(struct mt_ops *o);
 void mt_scalar_experts(struct mt_ops *o);
 void mt_cpu_sample(struct mt_ops *o);
@@ -195,6 +197,24 @@ void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int l
 void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
                               struct mt_rows k, struct mt_rows v, int heads,
                               const struct mt_span *spans, int n_spans);
+/*
+ * A convolution whose sums, act(x W^T + bias) + residual as linear's, are the tier's; and the
+ * matrix [out, taps * in] that they are of.
+ */
+typedef void mt_sums_fn(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                        const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                        struct mt_rows residual, int n);
+void mt_conv_by(struct mt_backend *be, mt_sums_fn *sums, struct mt_rows out, struct mt_rows x,
+                const struct mt_mat *m, const struct mt_mat *bias, const struct mt_conv *c,
+                enum mt_act act, struct mt_rows residual, const struct mt_rows *past, int n,
+                int rows, struct mt_rows scratch);
+int mt_scalar_conv_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                       const struct mt_conv *c);
+/* Also for tables that are not f32. */
+void mt_scalar_quantize(struct mt_backend *be, int32_t *ids, struct mt_rows x,
+                        const struct mt_mat *table, int n);
+/* v -= row id of table. */
+void mt_quantize_take(float *v, const struct mt_mat *table, int32_t id);
 
 /*
  * The fast tiers, each a whole set. A build for a machine without a tier's instructions has the

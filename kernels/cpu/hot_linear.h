@@ -143,20 +143,7 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
         for (int i = 0; i < rows * GROUP; i += LANES) {
             vf v = vload(buf + i) + vload(bias + i % GROUP);
 
-            switch (j->act) {
-            case MT_ACT_NONE:
-                break;
-            case MT_ACT_GELU:
-                v = vgelu(v);
-                break;
-            case MT_ACT_RELU:
-                v = vselect(v < 0.0f, vsplat(0), v);
-                break;
-            case MT_ACT_SILU:
-                v = vsilu(v);
-                break;
-            }
-            vstore(buf + i, v);
+            vstore(buf + i, vact(j->act, v));
         }
     }
     for (int r = 0; r < rows; r++) {

@@ -40,7 +40,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL};
+    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL, NULL};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);
@@ -58,6 +58,7 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
     if (!m)
         return;
     free(m->vec);
+    free(m->own);
     free(m);
 }
 

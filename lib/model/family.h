@@ -66,6 +66,7 @@ struct mt_family {
 };
 
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
+extern const struct mt_family mt_family_minicpm_o;
 
 /* What there is to say when something is to be heard by a model that is deaf; with its name. */
 #define MT_DEAF                                                                                    \

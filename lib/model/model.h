@@ -129,8 +129,9 @@ struct mt_model_info {
 };
 
 struct mt_model_opts {
-    int step_rows; /* most rows of one mt_model_step, 1..65536 */
-    int want_rows; /* most rows of one step that need logits, 1..step_rows */
+    int step_rows;         /* most rows of one mt_model_step, 1..65536 */
+    int want_rows;         /* most rows of one step that need logits, 1..step_rows */
+    enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
     /* With a GGUF file: its audio tower's, or "synth" for a random one. NULL: it will not hear. */
     const char *mmproj;
     enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */

@@ -11,6 +11,7 @@
 int probe_tokens(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_embed(int argc, char **argv);
+int probe_codec(int argc, char **argv);
 
 /* -m MODEL with its backend, for the subcommands that compute. */
 struct probe_model {
