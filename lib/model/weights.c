@@ -1,19 +1,27 @@
 /*
- * weights.c: named tensors whatever their source: the check of shapes, and the count of what was
- * handed out. Used while a model is opened, by one thread.
+ * weights.c: named tensors whatever their source: the check of shapes, the quantising of floats where
+ * that is asked for, and the count of what was handed out. Used while a model is opened, by one thread.
  */
 #include "model/file.h"
+#include "model/quantize.h"
 #include "model/source.h"
 
 #include <errno.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct small { /* a tensor that was quantised */
+    const struct mt_tensor *of;
+    struct mt_bytes bytes;
+};
 
 struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
     enum mt_dtype quantize; /* F32: nothing is */
+    void *small;            /* struct small by its tensor (tsearch) */
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -31,10 +39,67 @@ int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *s
     return 0;
 }
 
+static int small_by_tensor(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const struct small *)a)->of;
+    uintptr_t y = (uintptr_t)((const struct small *)b)->of;
+
+    return (x > y) - (x < y);
+}
+
+static void small_free(void *p)
+{
+    free((void *)((struct small *)p)->bytes.data);
+    free(p);
+}
+
+/* Is this the table that logits are made with? A head of its own comes before the embeddings. */
+static bool is_head(const struct mt_weights *w, const char *name)
+{
+    static const char table[] = "model.embed_tokens.weight";
+    size_t n = strlen(name), before = n - (sizeof(table) - 1);
+    char head[200];
+
+    if (n < sizeof(table) - 1 || strcmp(name + before, table) != 0)
+        return false;
+    snprintf(head, sizeof(head), "%.*slm_head.weight", (int)before, name);
+    return !mt_weights_has(w, head);
+}
+
+/* t's bytes, or smaller ones. */
+static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, struct mt_bytes *out,
+                  struct mt_err *e)
+{
+    struct small key = {.of = t}, **found = tfind(&key, &w->small, small_by_tensor), *s;
+    char show[MT_SHOW_MAX];
+    enum mt_dtype type;
+
+    *out = found ? (*found)->bytes : t->bytes;
+    if (found || (type = mt_quantize_as(w->quantize, name, t, is_head(w, name))) == t->bytes.type)
+        return 0;
+    s = calloc(1, sizeof(*s));
+    if (!s || mt_quantize_bytes(type, &t->bytes, &s->bytes) < 0) {
+        free(s);
+        return mt_err_set(e, -ENOMEM, "%s: tensor '%s': no memory to quantise it",
+                          w->src->where(w->self), mt_show(show, name));
+    }
+    s->of = t;
+    if (!tsearch(s, &w->small, small_by_tensor)) {
+        small_free(s);
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    }
+    if (w->src->drop)
+        w->src->drop(w->self, t);
+    t->size = mt_dtype_row_bytes(type, s->bytes.cols) * s->bytes.rows;
+    *out = s->bytes;
+    return 0;
+}
+
 void mt_weights_close(struct mt_weights **w)
 {
     if (!*w)
         return;
+    tdestroy((*w)->small, small_free);
     (*w)->src->close((*w)->self);
     free(*w);
     *w = NULL;
@@ -96,10 +161,12 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
                           w->src->where(w->self), mt_show(show, name),
                           mt_shape_text(have, t->n_dims, t->dims),
                           mt_shape_text(want, n_dims, dims));
+    *out = t->bytes;
+    if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
+        return rc;
     if (!t->given)
         w->bytes += t->size;
     t->given = true;
-    *out = t->bytes;
     return 0;
 }
 

@@ -82,6 +82,10 @@ def blocks():
             put_scale(block, at, scale)
         block.tofile(folder / f"{kind.name.lower()}.blocks")
         gguf.dequantize(block, kind).astype("<f4").tofile(folder / f"{kind.name.lower()}.f32")
+    rows = rng.normal(0, 1, 32 * 24).astype("<f4") * np.repeat(2.0 ** rng.integers(-20, 8, 24), 32).astype("<f4")
+    rows[64:96] = 0
+    rows.tofile(folder / "rows.f32")
+    gguf.quantize(rows.reshape(1, -1), Type.Q8_0).tofile(folder / "rows.q8_0")
 
 
 def random_matrix(rng, kind, rows, cols, sigma):
