@@ -267,7 +267,8 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
 {
     struct mt_engine_opts *o = &a->engine;
     int want = o->max_sessions < o->step_tokens ? o->max_sessions : o->step_tokens;
-    struct mt_model_opts mo = {.step_rows = o->step_tokens, .want_rows = want};
+    struct mt_model_opts mo = {
+        .step_rows = o->step_tokens, .want_rows = want, .kv_type = o->kv_type};
     int rc;
 
     s->clock = mt_clock_real();

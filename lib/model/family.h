@@ -67,6 +67,7 @@ struct mt_family {
 };
 
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
+extern const struct mt_family mt_family_minicpm_o;
 
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families

@@ -20,7 +20,7 @@
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
 static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
-                                                   &mt_family_moshi};
+                                                   &mt_family_moshi, &mt_family_minicpm_o};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 

@@ -122,8 +122,9 @@ struct mt_model_info {
 };
 
 struct mt_model_opts {
-    int step_rows; /* most rows of one mt_model_step, 1..65536 */
-    int want_rows; /* most rows of one step that need logits, 1..step_rows */
+    int step_rows;         /* most rows of one mt_model_step, 1..65536 */
+    int want_rows;         /* most rows of one step that need logits, 1..step_rows */
+    enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
 };
 
 /*
