@@ -40,7 +40,7 @@ static void link_file(const struct ck *c, const char *from, const char *file, co
 
 static int try_open(struct mt_model **m, const struct ck *c, struct mt_err *e)
 {
-    struct mt_model_opts o = {8, 4};
+    struct mt_model_opts o = {.step_rows = 8, .want_rows = 4};
 
     *e = (struct mt_err){0};
     return mt_model_open(m, c->dir, be, &o, e);
