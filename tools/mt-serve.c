@@ -101,6 +101,7 @@ struct args {
     const char *model, *socket, *backend;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
+    bool kv_given;
     bool dry_run;
     enum mt_level level;
 };
@@ -136,6 +137,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_KV:
         mt_arg_kv(st, arg, &o->policy);
+        a->kv_given = true;
         break;
     case OPT_ROPE:
         o->policy.rope_absolute = mt_arg_rope(st, arg);
@@ -283,6 +285,11 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
                 "--pool: not one block fits: one has %lld bytes (%d tokens), the pool "
                 "%lld",
                 (long long)block, o->block_tokens, (long long)a->pool_bytes);
+    }
+    int64_t context = mt_model_info(s->model)->context;
+    if (!a->kv_given && context && o->policy.window > context) {
+        o->policy.window = context; /* the default may not be more than the model has */
+        o->policy.sinks = o->policy.sinks < context ? o->policy.sinks : 0;
     }
     o->events = mt_wire_hub_events(s->hub);
     return mt_engine_new(&s->engine, s->model, o, &s->clock, e);

@@ -266,6 +266,13 @@ void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_
  * next mt_model_speak.
  */
 const float *mt_talk_speech(const struct mt_talk *t, int *n);
+/*
+ * The same of a model with codebooks before its codec: the text token and the codes that belong to
+ * that sound, *n in all. NULL without; valid as long.
+ */
+const int32_t *mt_talk_codes(const struct mt_talk *t, int *n);
+/* Does a character of its text go on from one frame's answer to the next? */
+bool mt_talk_flows(const struct mt_talk *t);
 
 /*
  * What one session owns beside its tokens in the pool, by kind, exact: frames of frame_samples,
