@@ -62,7 +62,8 @@ static const struct argp_option options[] = {
     {"mode", OPT_MODE, "MODE", 0,
      "turn: an answer ends where the model ends it (default); free: it always has --answer-tokens",
      0},
-    {"answer-tokens", OPT_ANSWER_TOKENS, "N", 0, "Most tokens of a frame's answer (default 16)", 0},
+    {"answer-tokens", OPT_ANSWER_TOKENS, "N", 0,
+     "Most tokens of a frame's answer (default 16, or as many as the model's rules allow)", 0},
     {"step-tokens", OPT_STEP_TOKENS, "N", 0, "Most rows of one step, all sessions (default 512)",
      0},
     {0, 0, 0, 0, "Sessions:", 4},
@@ -102,6 +103,7 @@ struct args {
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
     bool kv_given;
+    bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
     bool dry_run;
     enum mt_level level;
 };
@@ -162,6 +164,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_ANSWER_TOKENS:
         o->answer_tokens = (int)mt_arg_i64(st, "--answer-tokens", arg, 1, 65536);
+        a->answer_given = true;
         break;
     case OPT_STEP_TOKENS:
         o->step_tokens = (int)mt_arg_i64(st, "--step-tokens", arg, 1, 65536);
@@ -274,6 +277,8 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     s->clock = mt_clock_real();
     if ((rc = open_model(s, a, &mo, e)) < 0 || (rc = mt_wire_hub_new(&s->hub)) < 0)
         return rc;
+    if (!a->answer_given && mt_model_info(s->model)->draws)
+        o->answer_tokens = mt_model_info(s->model)->draws;
     if (a->pool_bytes) {
         struct mt_kv_shape shape = mt_model_kv_shape(s->model, o->block_tokens, o->kv_type);
         int64_t block = mt_kv_block_bytes(&shape);

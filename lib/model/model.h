@@ -116,7 +116,8 @@ struct mt_model_info {
     int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
-    int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
+    int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
+    int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
 };
