@@ -429,8 +429,9 @@ static int read_file(struct mt_gguf *g, struct mt_err *e)
     uint32_t version;
     int rc;
 
-    if (!(magic = take(&c, 4)) || memcmp(magic, "GGUF", 4) != 0)
-        return mt_err_set(e, -EPROTO, "%s: not a GGUF file", g->path);
+    magic = g->file.size < 4 ? NULL : take(&c, 4);
+    if (!magic || memcmp(magic, "GGUF", 4) != 0)
+        return mt_err_set(e, -EBADMSG, "%s: not a GGUF file", g->path);
     if ((rc = take_u32(&c, &version)) < 0)
         return rc;
     if (version != 2 && version != 3)

@@ -10,7 +10,8 @@
 
 struct mt_gguf;
 
-/* Maps the file; g owns it. -EPROTO with the place, -ENOTSUP for another version, or from open(). */
+/* Maps the file; g owns it. -EBADMSG for what is no GGUF file at all, -EPROTO with the place,
+ * -ENOTSUP for another version, or from open(). */
 int mt_gguf_open(struct mt_gguf **out, const char *path, struct mt_err *e);
 void mt_gguf_close(struct mt_gguf **g);
 const char *mt_gguf_path(const struct mt_gguf *g);

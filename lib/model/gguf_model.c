@@ -87,9 +87,17 @@ int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
 {
     enum mt_tower tower = tower_of(m->opts.mmproj);
     struct mt_gguf *text = NULL, *audio = NULL;
-    int rc = mt_gguf_open(&text, path, e);
+    struct mt_err why = {0};
+    int rc = mt_gguf_open(&text, path, &why);
 
-    if (rc == 0 && mt_gguf_is(text, "general.architecture", "clip"))
+    if (rc == -EBADMSG)
+        return mt_err_set(e, -EPROTO,
+                          "%s: neither a GGUF file nor a model directory (config.json, "
+                          "*.safetensors, tokenizer files)",
+                          path);
+    if (rc < 0)
+        return mt_err_set(e, rc, "%s", why.text);
+    if (mt_gguf_is(text, "general.architecture", "clip"))
         rc = mt_err_set(e, -ENOTSUP, "%s: an audio or vision tower: it goes with --mmproj", path);
     if (rc == 0 && tower == MT_TOWER_FILE)
         rc = mt_gguf_open(&audio, m->opts.mmproj, e);

@@ -318,7 +318,7 @@ static void test_refused(void **state)
     refused(be, dir, tower, -EINVAL, "is a directory");
     refused(be, "synth:qwen2.5-omni-tiny", "synth", -EINVAL, "--mmproj");
     refused(be, golden(text, "gguf/qwen2/model.gguf"), tower, -EPROTO, "output_dim 64");
-    refused(be, golden(text, "README.md"), NULL, -EPROTO, "not a GGUF file");
+    refused(be, golden(text, "README.md"), NULL, -EPROTO, "neither a GGUF file nor");
     be->ops->free(be);
 }
 

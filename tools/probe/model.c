@@ -49,8 +49,9 @@ int probe_model_open(struct probe_model *p)
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s", e.text);
         /* A wrong synth: is a wrong call; what lies in a directory is not the caller's wording. */
-        return rc == -EINVAL && p->spec && !strncmp(p->spec, "synth:", 6) ? MT_EXIT_USAGE
-                                                                          : MT_EXIT_FAILED;
+        return rc == -EINVAL && (p->mmproj || (p->spec && !strncmp(p->spec, "synth:", 6)))
+                   ? MT_EXIT_USAGE
+                   : MT_EXIT_FAILED;
     }
     if (*mt_model_info(p->m)->remark)
         mt_msg(MT_WARN, "%s: %s", p->spec, mt_model_info(p->m)->remark);
