@@ -15,6 +15,7 @@ struct mt_model {
     struct mt_weights *weights;
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
     struct mt_err no_tokenizer;     /* … and then which kind it has */
+    const char *dir;                /* while it is opened: the directory, or NULL */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */
 };
@@ -105,7 +106,9 @@ struct mt_talk_kind {
     int (*begin)(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
     void (*rules)(const struct mt_talk *t, struct mt_sample *p); /* NULL: none */
     struct mt_said (*drawn)(struct mt_talk *t, int32_t token);
-    const float *(*speech)(const struct mt_talk *t, int *n); /* NULL: it does not speak */
+    const float *(*speech)(const struct mt_talk *t, int *n);  /* NULL: it does not speak */
+    const int32_t *(*codes)(const struct mt_talk *t, int *n); /* NULL: not in codes */
+    bool flows;
 };
 struct mt_talk {
     const struct mt_talk_kind *kind;

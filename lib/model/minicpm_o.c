@@ -98,6 +98,7 @@ static void fill_info(struct mt_model *m)
     m->info.sample_rate_hz = MT_MEL_RATE;
     m->info.beat_samples = m->info.frame_step = m->info.frame_min = MT_UNIT_SAMPLES;
     m->info.lookahead_samples = 0;
+    m->info.draws = MT_MINICPM_DRAWS;
 }
 
 static int open_model(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e)

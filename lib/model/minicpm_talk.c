@@ -23,7 +23,7 @@
 
 #include "model/file.h"
 
-enum { DRAWS = 19, PENALTY_WINDOW = 512 };
+enum { PENALTY_WINDOW = 512 };
 static const float REPEATED = 1.05f, TOO_SHORT = 1.1f;
 
 #define CONFIG_BYTES (64 << 20)
@@ -165,7 +165,7 @@ static int marks(const struct mt_talk *t)
 static int draws(const struct mt_talk *t)
 {
     (void)t;
-    return DRAWS;
+    return MT_MINICPM_DRAWS;
 }
 
 static int begin(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at)
@@ -254,7 +254,7 @@ static struct mt_said drawn(struct mt_talk *t, int32_t token)
     d->drawn++;
     return (struct mt_said){.show = !ends && d->drawn > 1 ? token : -1,
                             .unsay = listens,
-                            .end = ends || d->drawn == DRAWS,
+                            .end = ends || d->drawn == MT_MINICPM_DRAWS,
                             .feed = token};
 }
 

@@ -24,6 +24,8 @@ enum mt_minicpm_mark {
 };
 extern const char *const mt_minicpm_mark_text[MT_MARKS];
 
+enum { MT_MINICPM_DRAWS = 19 }; /* of a unit; its 20th slot is <|chunk_eos|> */
+
 /* Tokens that are never drawn, but for a plain <|chunk_eos|>. */
 struct mt_minicpm_ban {
     int32_t *id;

@@ -221,8 +221,10 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
     rc = find_family(m, dir, path, config, e);
     if (rc == 0 && has_tokenizer(dir))
         rc = open_tokenizer(m, dir, e);
+    m->dir = dir;
     if (rc == 0)
         rc = m->family->open(m, config, config ? path : dir, e);
+    m->dir = NULL;
     json_decref(config);
     return rc;
 }

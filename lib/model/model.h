@@ -118,7 +118,8 @@ struct mt_model_info {
     int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
-    int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
+    int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
+    int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
 };
@@ -268,6 +269,13 @@ void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_
  * next mt_model_speak.
  */
 const float *mt_talk_speech(const struct mt_talk *t, int *n);
+/*
+ * The same of a model with codebooks before its codec: the text token and the codes that belong to
+ * that sound, *n in all. NULL without; valid as long.
+ */
+const int32_t *mt_talk_codes(const struct mt_talk *t, int *n);
+/* Does a character of its text go on from one frame's answer to the next? */
+bool mt_talk_flows(const struct mt_talk *t);
 
 /*
  * What one session owns beside its tokens in the pool, by kind, exact: frames of frame_samples,

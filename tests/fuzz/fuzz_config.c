@@ -1,5 +1,5 @@
 /*
- * fuzz_config.c: a config.json beside the tensors of a tiny checkpoint. Whatever it says, the model
+ * fuzz_config.c: a config.json beside the tensors of tiny checkpoints. Whatever it says, the model
  * opens or is refused in one line that names the file; what opened must compute, text and a clip.
  */
 #include "engine/engine.h"
@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct ck ck, mini; /* Qwen2.5-Omni's tensors, MiniCPM-o's */
+static struct ck ck, mini; /* both Qwen Omnis' tensors, MiniCPM-o's */
 static struct mt_backend *be;
 
 static void require(bool ok)
@@ -25,10 +25,14 @@ static void remove_folder(void)
 
 static void set_up(void)
 {
+    struct ck_file f = {.header = json_object()};
     struct mt_err e = {0};
 
     ck_new(&ck);
-    ck_model(&ck, "thinker.", CK_HEAD);
+    ck_text_model(&f, "thinker.", CK_HEAD);
+    ck_tower(&f, "thinker.");
+    ck_qwen3(&f, "thinker.");
+    ck_save(&f, &ck, "model.safetensors");
     ck_new(&mini);
     ck_minicpm(&mini);
     require(mt_backend_cpu(&be, MT_CPU_BASE, 1, &e) == 0);

@@ -206,6 +206,43 @@ static inline void ck_tower(struct ck_file *f, const char *prefix)
     CK_V(f, p, "proj.bias", 12);
 }
 
+/*
+ * What a Qwen3-Omni thinker of the same sizes has besides, so that one file serves both families:
+ * 3 experts of 5 in both layers, a stem of 2 channels.
+ */
+static inline void ck_qwen3(struct ck_file *f, const char *prefix)
+{
+    char p[64], name[64];
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(p, sizeof(p), "%smodel.layers.%d.", prefix, i);
+        CK_V(f, p, "self_attn.q_norm.weight", 4);
+        CK_V(f, p, "self_attn.k_norm.weight", 4);
+        CK_M(f, p, "mlp.gate.weight", 3, 12);
+        for (int e = 0; e < 3; e++) {
+            snprintf(name, sizeof(name), "mlp.experts.%d.gate_proj.weight", e);
+            CK_M(f, p, name, 5, 12);
+            snprintf(name, sizeof(name), "mlp.experts.%d.up_proj.weight", e);
+            CK_M(f, p, name, 5, 12);
+            snprintf(name, sizeof(name), "mlp.experts.%d.down_proj.weight", e);
+            CK_M(f, p, name, 12, 5);
+        }
+    }
+    snprintf(p, sizeof(p), "%saudio_tower.", prefix);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof(name), "conv2d%d.weight", i + 1);
+        ck_tensor(f, p, name, 4, (const int64_t[]){2, i ? 2 : 1, 3, 3});
+        snprintf(name, sizeof(name), "conv2d%d.bias", i + 1);
+        CK_V(f, p, name, 2);
+    }
+    CK_M(f, p, "conv_out.weight", 8, 2);
+    CK_V(f, p, "layers.0.self_attn.k_proj.bias", 8);
+    CK_M(f, p, "proj1.weight", 8, 8);
+    CK_V(f, p, "proj1.bias", 8);
+    CK_M(f, p, "proj2.weight", 12, 8);
+    CK_V(f, p, "proj2.bias", 12);
+}
+
 static inline void ck_save(struct ck_file *f, const struct ck *c, const char *name)
 {
     char *text = json_dumps(f->header, JSON_COMPACT);

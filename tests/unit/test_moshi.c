@@ -311,6 +311,140 @@ static void check_pieces(struct opened *o, struct mt_weights *expected, const js
     }
 }
 
+/* ---- a call: what LMGen returns, and how it sounds ---- */
+
+struct spoken {
+    const json_t *steps;
+    int64_t n;
+};
+
+static int take_step(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n)
+{
+    struct spoken *s = ctx;
+    const json_t *want = json_array_get(s->steps, (size_t)s->n++);
+
+    assert_int_equal(pos, s->n); /* the first step gives nothing */
+    assert_int_equal(json_array_size(want), 1 + n);
+    assert_int_equal(text, json_integer_value(json_array_get(want, 0)));
+    for (int k = 0; k < n; k++)
+        if (codes[k] != json_integer_value(json_array_get(want, (size_t)k + 1)))
+            fail_msg("step %d, code %d is %d, not %d", (int)pos, k, codes[k],
+                     (int)json_integer_value(json_array_get(want, (size_t)k + 1)));
+    return 0;
+}
+
+/* The sample values of the file as they are, whatever its rate: as the reference took them. */
+static float *load_clip(const char *dir, const json_t *c, int64_t *n)
+{
+    char path[1200];
+    struct mt_err e = {0};
+    float *pcm, *out;
+    int64_t all, first = whole(c, "first");
+
+    *n = whole(c, "samples");
+    snprintf(path, sizeof(path), "%s/%s", dir, json_string_value(json_object_get(c, "file")));
+    if (mt_sound_load(path, NULL, 16000, 16000 * 300, &pcm, &all, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_true(first + *n <= all);
+    out = malloc((size_t)*n * sizeof(*out));
+    memcpy(out, pcm + first, (size_t)*n * sizeof(*out));
+    free(pcm);
+    return out;
+}
+
+static void check_call(struct opened *o, struct mt_weights *expected, const json_t *c)
+{
+    struct spoken s = {json_object_get(c, "steps"), 0};
+    struct mt_err e = {0};
+    struct mt_greedy g = {.kv_type = MT_F32, .block_tokens = 16, .ctx = &s, .step = take_step};
+
+    (void)expected;
+    float *pcm = load_clip(o->dir, c, &g.n_pcm);
+    g.pcm = pcm;
+    if (mt_greedy_run(o->m, &g, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(s.n, json_array_size(s.steps));
+    free(pcm);
+}
+
+struct live {
+    const float *want;
+    const json_t *at, *steps;
+    int64_t frames, size;
+    double worst;
+};
+
+static void on_frame(void *ctx, const struct mt_record *r)
+{
+    struct live *l = ctx;
+    const json_t *v;
+    size_t i;
+
+    assert_int_equal(r->status, MT_OK);
+    assert_int_equal(r->frame, l->frames++);
+    assert_int_equal(r->tokens_in, 1);
+    assert_int_equal(r->tokens_out, 1);
+    assert_int_equal(r->n_speech, r->frame ? l->size : 0);
+    /* A token is drawn in the frame before the one that it sounds in. */
+    if (r->frame + 1 < (int64_t)json_array_size(l->steps) + 1)
+        assert_int_equal(r->tokens[0], json_integer_value(json_array_get(
+                                           json_array_get(l->steps, (size_t)r->frame), 0)));
+    json_array_foreach(l->at, i, v) for (int64_t k = 0;
+                                         json_integer_value(v) + 1 == r->frame && k < l->size; k++)
+        l->worst = fmax(l->worst, fabs((double)r->speech[k] - l->want[(int64_t)i * l->size + k]));
+}
+
+/* The same through the engine, as one of two calls at once. */
+static void check_live(struct opened *o, struct mt_weights *expected, const json_t *c)
+{
+    struct live l = {.at = json_object_get(c, "at"), .steps = json_object_get(c, "steps")};
+    struct mt_clock clock = mt_clock_virtual(0);
+    struct mt_engine_opts opts;
+    struct mt_session_opts so;
+    struct mt_engine *eng;
+    struct mt_err e = {0};
+    int64_t id, n, dims[8];
+    const char *why;
+    double retry;
+
+    l.want = tensor(expected, json_string_value(json_object_get(c, "tensor")), dims);
+    l.size = dims[1];
+    mt_engine_defaults(&opts);
+    opts.policy = (struct mt_policy){0};
+    opts.pool_blocks = 64;
+    opts.kv_type = MT_F32;
+    opts.step_tokens = 64;
+    opts.max_sessions = 4;
+    opts.backlog = 1024;
+    opts.events = (struct mt_engine_events){&l, on_frame, NULL};
+    if (mt_engine_new(&eng, o->m, &opts, &clock, &e) < 0)
+        fail_msg("%s", e.text);
+    mt_session_defaults(&so);
+    assert_int_equal(mt_engine_open(eng, &so, &id, &why, &retry, NULL), 0);
+    float *pcm = load_clip(o->dir, c, &n);
+    assert_int_equal(mt_engine_audio(eng, id, pcm, n, 0), n);
+    mt_engine_end(eng, id, 0);
+    while (mt_engine_tick(eng)) {
+    }
+    assert_int_equal(l.frames, (int64_t)json_array_size(l.steps) + 1);
+    if (!(l.worst <= 5e-6))
+        fail_msg("%s: the sound is off by %g", o->dir, l.worst);
+    mt_engine_free(&eng);
+    free(pcm);
+}
+
+static void test_call(void **state)
+{
+    (void)state;
+    run_kind("call", check_call);
+}
+
+static void test_live(void **state)
+{
+    (void)state;
+    run_kind("call", check_live);
+}
+
 static void test_pieces(void **state)
 {
     (void)state;
@@ -326,9 +460,9 @@ static void test_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regression),
-        cmocka_unit_test(test_codes),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_regression), cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_pieces),     cmocka_unit_test(test_call),
+        cmocka_unit_test(test_live),
     };
 
     return cmocka_run_group_tests_name("moshi", tests, NULL, NULL);

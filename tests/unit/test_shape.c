@@ -21,9 +21,11 @@ static void test_names(void **state)
         const char *name;
         int64_t bf16;
     } rows[] = {
-        {"qwen2.5-omni-7b", 57344},     {"qwen2.5-omni-3b", 36864},     {"qwen3-omni-30b", 98304},
-        {"minicpm-o-4.5", 147456},      {"moshi-7b", 524288},           {"qwen2.5-omni-tiny", 1024},
+        {"qwen2.5-omni-7b", 57344},     {"qwen2.5-omni-3b", 36864},
+        {"qwen3-omni-30b", 98304},      {"minicpm-o-4.5", 147456},
+        {"moshi-7b", 524288},           {"qwen2.5-omni-tiny", 1024},
         {"qwen2.5-omni-7b-tiny", 1024}, {"qwen2.5-omni-3b-tiny", 1024},
+        {"qwen3-omni-30b-tiny", 1024},  {"minicpm-o-4.5-tiny", 1024},
     };
     struct mt_shape s;
     int known = 0;
