@@ -314,7 +314,7 @@ int64_t mt_mimi_state_bytes(const struct mt_mimi *m)
     struct mt_kv_shape shape = kv_shape(m);
 
     return (int64_t)sizeof(struct mt_mimi_state) + mt_mimi_dense_bytes(m->past_floats) +
-           2 * m->ring_blocks * mt_kv_block_bytes(&shape);
+           INT64_C(2) * m->ring_blocks * mt_kv_block_bytes(&shape);
 }
 
 void mt_mimi_state_reset(struct mt_mimi_state *s)
