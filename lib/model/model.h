@@ -190,7 +190,8 @@ int mt_ear_frames(const struct mt_ear *ear);
 int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
 /*
  * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all
- * the same, so that the next one is encoded as if it had been. Without a complete frame: nothing.
+ * the same, so that the next one is encoded as if it had been, but for what an encoder that looks
+ * back would have seen of it. Without a complete frame: nothing.
  */
 void mt_ear_skip(struct mt_ear *ear);
 /*

@@ -394,7 +394,7 @@ static void on_frame(void *ctx, const struct mt_record *r)
         l->worst = fmax(l->worst, fabs((double)r->speech[k] - l->want[(int64_t)i * l->size + k]));
 }
 
-/* The same through the engine, as one of two calls at once. */
+/* The same through the engine. */
 static void check_live(struct opened *o, struct mt_weights *expected, const json_t *c)
 {
     struct live l = {.at = json_object_get(c, "at"), .steps = json_object_get(c, "steps")};
@@ -433,6 +433,102 @@ static void check_live(struct opened *o, struct mt_weights *expected, const json
     free(pcm);
 }
 
+/* ---- a session is itself, whoever else is there ---- */
+
+enum { SESSIONS = 5, FRAMES = 12 };
+
+struct crowd {
+    int64_t watched; /* the session whose answers are kept */
+    int32_t tokens[FRAMES];
+    uint64_t sound;
+    int n;
+};
+
+static void on_crowd(void *ctx, const struct mt_record *r)
+{
+    struct crowd *c = ctx;
+
+    assert_int_equal(r->status, MT_OK);
+    if (r->session != c->watched)
+        return;
+    c->tokens[c->n++] = r->tokens[0];
+    c->sound = mt_hash(c->sound, r->speech, (size_t)r->n_speech * sizeof(*r->speech));
+}
+
+/* Session `me` of several that speak at once, or alone. */
+static struct crowd run_crowd(int threads, int me, bool alone, int step_tokens)
+{
+    struct mt_model_opts mo = {.step_rows = step_tokens, .want_rows = step_tokens};
+    struct mt_clock clock = mt_clock_virtual(0);
+    struct crowd c = {.sound = MT_HASH_INIT};
+    struct mt_engine_opts opts;
+    struct mt_backend *be;
+    struct mt_engine *eng;
+    struct mt_model *m;
+    struct mt_err e = {0};
+    enum mt_cpu_tier tier;
+    int64_t id[SESSIONS];
+    const char *why;
+    double retry;
+
+    mt_engine_defaults(&opts);
+    assert_int_equal(mt_policy_parse("window=8,sinks=2", &opts.policy, NULL), 0);
+    opts.pool_blocks = 64;
+    opts.step_tokens = step_tokens;
+    opts.max_sessions = SESSIONS;
+    opts.backlog = FRAMES;
+    opts.events = (struct mt_engine_events){&c, on_crowd, NULL};
+    if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&be, tier, threads, &e) < 0 ||
+        mt_model_open(&m, "synth:moshi-tiny", be, &mo, &e) < 0 ||
+        mt_engine_new(&eng, m, &opts, &clock, &e) < 0)
+        fail_msg("%s", e.text);
+    for (int i = 0; i < SESSIONS; i++) {
+        struct mt_session_opts so;
+        mt_session_defaults(&so);
+        so.has_seed = true;
+        so.seed = (uint64_t)i + 1;
+        so.temperature = i % 2 ? 0.7f : 0;
+        if (alone && i != me)
+            continue;
+        assert_int_equal(mt_engine_open(eng, &so, &id[i], &why, &retry, NULL), 0);
+        if (i == me)
+            c.watched = id[i];
+    }
+    for (int64_t k = 0; k < FRAMES; k++)
+        for (int i = 0; i < SESSIONS; i++) {
+            float pcm[1920];
+            if (alone && i != me)
+                continue;
+            for (int64_t s = 0; s < 1920; s++)
+                pcm[s] = (float)(mt_unit(mt_mix64((uint64_t)(s + 1920 * k + 100000 * i))) - 0.5);
+            assert_int_equal(mt_engine_audio(eng, id[i], pcm, 1920, 0), 1920);
+            if (i % 2 == 0 && k % 3)
+                continue; /* these wait, so that companies change */
+            while (mt_engine_tick(eng)) {
+            }
+        }
+    while (mt_engine_tick(eng)) {
+    }
+    assert_int_equal(c.n, FRAMES);
+    mt_engine_free(&eng);
+    mt_model_close(&m);
+    be->ops->free(be);
+    return c;
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    for (int me = 0; me < 2; me++) { /* greedy; sampled */
+        struct crowd alone = run_crowd(1, me, true, 8), with = run_crowd(4, me, false, 8),
+                     few = run_crowd(2, me, false, 2);
+
+        alone.watched = with.watched = few.watched;
+        assert_memory_equal(&alone, &with, sizeof(alone));
+        assert_memory_equal(&alone, &few, sizeof(alone));
+    }
+}
+
 static void test_call(void **state)
 {
     (void)state;
@@ -462,7 +558,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_regression), cmocka_unit_test(test_codes),
         cmocka_unit_test(test_pieces),     cmocka_unit_test(test_call),
-        cmocka_unit_test(test_live),
+        cmocka_unit_test(test_live),       cmocka_unit_test(test_company),
     };
 
     return cmocka_run_group_tests_name("moshi", tests, NULL, NULL);
