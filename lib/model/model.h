@@ -33,6 +33,8 @@ void mt_weights_close(struct mt_weights **w);
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
+/* The file, or what made them: for messages. */
+const char *mt_weights_where(const struct mt_weights *w);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
 /*
  * For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64
