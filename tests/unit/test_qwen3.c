@@ -1,6 +1,6 @@
 /*
- * test_qwen3.c: Qwen3-Omni beyond its golden values: every tensor of the release is asked for, and no
- * other; broken configs; how a live ear cuts, windows and skips; the turn's tokens.
+ * test_qwen3.c: Qwen3-Omni beyond its golden values: every tensor of the release is asked for, and
+ * no other; broken configs; how a live ear cuts, windows and skips; the turn's tokens.
  */
 #include <errno.h>
 #include <math.h>
@@ -254,7 +254,7 @@ static void test_ear_rows(void **state)
     mt_model_close(&m);
 }
 
-/* All rows of n samples heard in frames of `frame`; `skip`: a bit for each frame that is skipped. */
+/* All rows of n samples heard in frames of `frame`; `skip` has a bit for each one to be skipped. */
 static float *hear(struct mt_model *m, const float *pcm, int64_t n, int frame, uint64_t skip,
                    int64_t *n_rows)
 {
