@@ -242,9 +242,9 @@ static void fill(float *pcm, uint64_t seed)
 }
 
 /*
- * Sound that repeats is heard the same, bit for bit, each time the places of the cache (9 units here)
- * and the buffer of the clamp (10) are where they were: nothing of an older past is left, nothing
- * grows, and no unit is like the first one again. A skipped unit leaves no hole.
+ * Sound that repeats is heard the same, bit for bit, each time the places of the cache (9 units
+ * here) and the buffer of the clamp (10) are where they were: nothing of an older past is left,
+ * nothing grows, and no unit is like the first one again. A skipped unit leaves no hole.
  */
 static void test_goes_round(void **state)
 {
@@ -277,8 +277,8 @@ static void test_goes_round(void **state)
 }
 
 /*
- * An utterance in minute 9 is heard about as one behind half a minute of other sound: as far from the
- * same utterance at the beginning of a call, and no farther with every round.
+ * An utterance in minute 9 is heard about as one behind half a minute of other sound: as far from
+ * the same utterance at the beginning of a call, and no farther with every round.
  */
 static void test_minute_nine(void **state)
 {
@@ -394,7 +394,9 @@ static void test_unit(void **state)
     assert_int_equal(mt_talk_begin(t, 10, ids, &at), 13);
     assert_int_equal(ids[0], mark(&w, "<|listen|>"));
     assert_int_equal(ids[1], mark(&w, "</unit>"));
-    /* It speaks: the first token is not said; 19 of them, and the unit is closed behind the last. */
+    /*
+     * It speaks: the first token is not said; 19 of them, and the unit is closed behind the last.
+     */
     for (int i = 0; i < 19; i++) {
         s = mt_talk_drawn(t, 300 + i);
         assert_int_equal(s.show, i ? 300 + i : -1);
