@@ -37,6 +37,14 @@ const char *mt_dtype_name(enum mt_dtype t);
 /* Elements that share a block (1 where there are none), and its bytes. */
 int mt_dtype_block(enum mt_dtype t);
 int mt_dtype_block_bytes(enum mt_dtype t);
+/*
+ * A row of n floats, whole blocks, rounded to Q8_0 (as ggml does it, bit for bit) or Q4_K (each 32
+ * elements get the scale and minimum that fit them best, large elements counting for more). What is
+ * not finite makes its block useless.
+ */
+void mt_quantize_row(enum mt_dtype t, void *dst, const float *src, int64_t n);
+/* n elements of a row of any type but INT8 as f32. */
+void mt_dequantize_row(enum mt_dtype t, float *dst, const void *src, int64_t n);
 /* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
 int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
 

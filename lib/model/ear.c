@@ -54,6 +54,9 @@ void mt_ear_done(struct mt_ear *ear)
 int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                struct mt_err *e)
 {
+    *out = NULL;
+    if (m->info.deaf)
+        return mt_err_set(e, -ENOTSUP, MT_DEAF, m->info.name);
     return m->family->ear_new(out, m, frame_samples, backlog, e);
 }
 

@@ -69,6 +69,15 @@ struct mt_family {
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
 extern const struct mt_family mt_family_minicpm_o;
 
+/* What there is to say when something is to be heard by a model that is deaf; with its name. */
+#define MT_DEAF                                                                                    \
+    "the model ('%s') has no audio tower (--mmproj FILE, or --mmproj synth for a random one)"
+
+/* By a model_type of config.json; NULL for one that nobody takes. */
+const struct mt_family *mt_family_find(const char *type);
+/* Fills m, whose backend and options are set, from a GGUF file. */
+int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e);
+
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families
  * keep their front end behind it.

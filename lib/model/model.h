@@ -13,7 +13,7 @@
 /* ---- weights ---- */
 
 /*
- * Named tensors from one source: safetensors (mapped), or synth: (made from a seed). The family
+ * Named tensors from one source: safetensors or GGUF (mapped), or synth: (made from a seed). The family
  * asks for each tensor by name and shape; tensors that nobody asks for are other models' and are
  * skipped.
  */
@@ -33,6 +33,8 @@ void mt_weights_close(struct mt_weights **w);
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
+/* The file, or what made them: for messages. */
+const char *mt_weights_where(const struct mt_weights *w);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
 /*
  * For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64
@@ -42,12 +44,17 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
                     struct mt_bytes *out);
 /* Bytes of tensor data handed out so far. */
 int64_t mt_weights_bytes(const struct mt_weights *w);
+/*
+ * From now on float matrices are handed out as Q8_0 or Q4_K, where that fits: see quantize.c. F32:
+ * as they are.
+ */
+void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type);
 
 /* ---- tokenizers ---- */
 
 struct mt_tokenizer;
 
-/* Byte-level BPE of a directory: tokenizer.json, or vocab.json + merges.txt (+ added_tokens.json or
+/* Byte-level BPE of a GGUF file, or of a directory: tokenizer.json, or vocab.json + merges.txt (+ added_tokens.json or
  * tokenizer_config.json's added_tokens_decoder). Errors name file and field. */
 int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err *e);
 /*
@@ -120,12 +127,17 @@ struct mt_model_info {
     int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
+    bool deaf;                /* no audio tower: there is only teacher forcing of text */
+    char remark[200];         /* what whoever opened it ought to know; "": nothing */
 };
 
 struct mt_model_opts {
     int step_rows;         /* most rows of one mt_model_step, 1..65536 */
     int want_rows;         /* most rows of one step that need logits, 1..step_rows */
     enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
+    /* With a GGUF file: its audio tower's, or "synth" for a random one. NULL: it will not hear. */
+    const char *mmproj;
+    enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */
 };
 
 /*

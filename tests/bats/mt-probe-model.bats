@@ -282,7 +282,7 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
 
 @test "logits: a model that is not there, or is none" {
   failed /nonexistent "No such file" -- logits -m /nonexistent --tokens 1
-  failed "$JFK" "not a model directory" -- logits -m "$JFK" --tokens 1
+  failed "$JFK" "nor a model directory" -- logits -m "$JFK" --tokens 1
   mkdir m
   failed m/config.json -- logits -m m --tokens 1
   cp "$A/config.json" m
