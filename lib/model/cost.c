@@ -95,14 +95,15 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
 
 static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
 {
-    return (int64_t)sizeof(struct mt_ear) + 4 * mt_ear_cap(m, frame_samples, backlog);
+    (void)backlog; /* nobody hears the samples: they are counted, not kept */
+    return (int64_t)sizeof(struct mt_ear) + 4 * (int64_t)ear_rows_max(m, frame_samples);
 }
 
 static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                    struct mt_err *e)
 {
     struct mt_ear *ear = calloc(1, sizeof(*ear));
-    int rc = ear ? mt_ear_init(ear, m, frame_samples, backlog, e)
+    int rc = ear ? mt_ear_init(ear, m, frame_samples, backlog, false, e)
                  : mt_err_set(e, -ENOMEM, "out of memory");
 
     *out = NULL;

@@ -60,7 +60,8 @@ extern const struct mt_family mt_family_qwen2_5_omni;
 struct mt_ear {
     struct mt_model *m;
     int frame_samples, lookahead, backlog;
-    float *pcm; /* waiting samples: taken in from the first frame that was not consumed yet */
+    /* Waiting samples, from the first that was not consumed yet; NULL: they are only counted. */
+    float *pcm;
     int64_t n, cap;
     int64_t heard; /* samples pushed since the session began */
     int64_t taken; /* frames encoded or skipped */
@@ -69,7 +70,8 @@ struct mt_ear {
     int n_rows, rows_cap;
     int mel_frames; /* that these rows were made of; the family sets it */
 };
-int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+/* keep false: the family only asks how much was heard. */
+int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
                 struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
 int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog);

@@ -215,7 +215,7 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
     *out = NULL;
     if (!ear)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    rc = mt_ear_init(&ear->base, m, frame_samples, backlog, e);
+    rc = mt_ear_init(&ear->base, m, frame_samples, backlog, true, e);
     if (rc == 0 && rest && rest < BLOCK_MIN_FRAMES)
         rc = mt_err_set(e, -EINVAL, "a frame of %.0f ms leaves a block of %d ms (at least %d ms)",
                         1e3 * frame_samples / MT_MEL_RATE, rest * 10, BLOCK_MIN_FRAMES * 10);
