@@ -12,8 +12,8 @@ struct feed_stream {
     enum mt_pcm format;
     int64_t budget; /* samples to send at most */
     int64_t sent;   /* samples given out in messages */
-    float *hold;    /* samples read and not sent */
-    int64_t n, cap;
+    unsigned char *hold; /* samples read and not sent, as the wire has them */
+    int64_t n, cap;      /* samples */
     bool ended; /* nothing follows what is held */
 };
 
