@@ -100,7 +100,7 @@ struct feed_run {
     struct feed_session *sessions;
     struct feed_session **heap; /* by wake_ns */
     size_t n_heap, cap_heap;
-    char in[64 << 10]; /* what was read last */
+    char in[64 << 10];  /* what was read last */
     unsigned char *out; /* what is written */
     size_t cap_out;
 };

@@ -313,10 +313,14 @@ static void session_connect(struct feed_session *s)
     if (rc < 0) {
         char why[300];
 
-        snprintf(why, sizeof(why), "%s: %s: %s", r->o->socket,
-                 rc == -ENOENT || rc == -ECONNREFUSED ? "no server listens there"
-                                                      : "cannot connect",
-                 strerror(-rc));
+        if (rc == -EMFILE)
+            snprintf(why, sizeof(why),
+                     "the limit on open files (ulimit -n) allows no more sessions");
+        else
+            snprintf(why, sizeof(why), "%s: %s: %s", r->o->socket,
+                     rc == -ENOENT || rc == -ECONNREFUSED ? "no server listens there"
+                                                          : "cannot connect",
+                     strerror(-rc));
         if (fd >= 0)
             close(fd);
         if (!r->connected)

@@ -82,9 +82,8 @@ static void heap_place(struct feed_run *r, size_t at, struct feed_session *s)
 /* When the next session arrives, on the clock. */
 static int64_t arrival_ns(const struct feed_run *r)
 {
-    return r->next_index < r->o->sessions
-               ? r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed)
-               : INT64_MAX;
+    return r->next_index < r->o->sessions ? r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed)
+                                          : INT64_MAX;
 }
 
 static void set_timer(struct feed_run *r)

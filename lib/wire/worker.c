@@ -28,7 +28,7 @@ struct mt_call {
     struct mt_mail *head, *tail; /* audio and end, not yet in the engine */
     struct mt_call *prev, *next; /* among the busy ones */
     bool busy;
-    int64_t t_ns;                /* arrival of what intake.out holds */
+    int64_t t_ns; /* arrival of what intake.out holds */
     struct mt_intake intake;
 };
 
