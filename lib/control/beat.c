@@ -76,6 +76,13 @@ void mt_beat_record(struct mt_beat *b, const json_t *record)
     *l = now;
 }
 
+bool mt_beat_first(const json_t *record)
+{
+    const json_t *frame = json_object_get(record, "frame");
+
+    return json_is_integer(frame) && json_integer_value(frame) == 0;
+}
+
 double mt_beat_s(struct mt_beat *b)
 {
     /* A pass over the histogram each time there is a quarter more in it. */

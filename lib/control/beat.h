@@ -19,6 +19,9 @@ void mt_beat_close(struct mt_beat **b);
  */
 void mt_beat_record(struct mt_beat *b, const json_t *record);
 
+/* Whether a frame record is of a session's first frame. */
+bool mt_beat_first(const json_t *record);
+
 /*
  * The median time between one frame and the next of a session, in seconds, at most 2 % above it; 0
  * while no two are known. Callers who pause leave gaps, which a median passes over.

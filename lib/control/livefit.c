@@ -84,6 +84,7 @@ struct mt_live {
     double first_s, t_s, rho;     /* of the first observation, and of the last */
     double highest, highest_at_s; /* since sessions last came or left */
     int64_t sessions;
+    bool newcomer; /* the next observation is of a first frame */
     double beat_s;
     struct mt_forecast history[HISTORY];
     size_t kept;
@@ -193,7 +194,7 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
      * fall belongs to growth. A fall by more than a tenth of what a session holds in the mean is
      * one that left while another came. The tolerance: a share printed with six decimals.
      */
-    counts = sessions == l->sessions &&
+    counts = !l->newcomer && sessions == l->sessions &&
              grown >= -2e-6 - (sessions > 0 ? 0.1 * l->rho / (double)sessions : 0);
     /* A step over the end of a batch is shared out by time. */
     while (from + step >= l->open_end_s) {
@@ -219,7 +220,13 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
     l->t_s = fmax(t_s, l->t_s);
     l->rho = rho;
     l->sessions = sessions;
+    l->newcomer = false;
     return closed;
+}
+
+void mt_live_newcomer(struct mt_live *l)
+{
+    l->newcomer = true;
 }
 
 void mt_live_beat(struct mt_live *l, double beat_s)

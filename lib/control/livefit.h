@@ -70,6 +70,12 @@ void mt_live_close(struct mt_live **l);
  */
 int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions);
 
+/*
+ * The next observation is that of a session's first frame, which brought its prompt: no growth that
+ * goes on.
+ */
+void mt_live_newcomer(struct mt_live *l);
+
 /* How long a frame is, from now on: seconds, 0 (as at first) for a pool that grows evenly. */
 void mt_live_beat(struct mt_live *l, double beat_s);
 

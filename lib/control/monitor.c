@@ -172,6 +172,8 @@ static int take(struct mt_monitor *m, const json_t *obj, bool frame)
     if (isnan(t) || isnan(rho) || isnan(n))
         return 0;
     mt_live_beat(m->live, mt_beat_s(m->beat));
+    if (frame && mt_beat_first(obj))
+        mt_live_newcomer(m->live);
     rc = mt_live_add(m->live, t, rho, (int64_t)n);
     return rc == -EDOM ? -EBADMSG : rc > 0;
 }

@@ -18,6 +18,7 @@ struct point {
     int64_t sessions;
     int32_t session; /* number of the session's name */
     bool bad;        /* stalled or untruthful */
+    bool first;      /* of its session */
 };
 
 struct mt_trace {
@@ -139,7 +140,8 @@ static int take_frame(struct mt_trace *t, const json_t *obj)
                        .kv = kv,
                        .sessions = (int64_t)sessions,
                        .session = rc,
-                       .bad = stalled || untruthful};
+                       .bad = stalled || untruthful,
+                       .first = mt_beat_first(obj)};
     if ((rc = add(t, &p)) < 0)
         return rc;
     mt_beat_record(t->beat, obj);
@@ -318,8 +320,11 @@ void mt_trace_replay(struct mt_trace *t, struct mt_live *live)
 {
     sort(t);
     mt_live_beat(live, mt_beat_s(t->beat));
-    for (size_t i = 0; i < t->count && !t->points[i].bad; i++)
+    for (size_t i = 0; i < t->count && !t->points[i].bad; i++) {
+        if (t->points[i].first)
+            mt_live_newcomer(live);
         mt_live_add(live, t->points[i].t, t->points[i].rho, t->points[i].sessions);
+    }
 }
 
 int mt_trace_fit(struct mt_trace *t, struct mt_trace_fit *out)
