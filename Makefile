@@ -85,6 +85,8 @@ $B/mt-%: $B/tools/mt-%.o $$(addprefix $B/,$$(addsuffix .o,$$(basename $$(wildcar
 $B/tests/test_%: $B/tests/unit/test_%.o $(LIB)
 	$(LINK) -lcmocka $(MT_LIBS)
 
+$B/tests/test_bounded: LDFLAGS += -Wl,--wrap=mmap,--wrap=munmap
+
 $B/tests/bench_%: $B/tests/bench/bench_%.o $(LIB)
 	$(LINK) $(MT_LIBS)
 

@@ -12,10 +12,33 @@
 
 #include "base/base.h"
 
-enum mt_dtype { MT_F32, MT_F16, MT_BF16, MT_INT8 };
-/* Bytes of one element (INT8: without its scale). */
+/*
+ * INT8 is for the KV cache only, the types behind it for weights only: rows of whole blocks of 32
+ * (Qx_0, Qx_1) or 256 (Qx_K) elements that share their scales, as they lie in GGUF files.
+ */
+enum mt_dtype {
+    MT_F32,
+    MT_F16,
+    MT_BF16,
+    MT_INT8,
+    MT_Q4_0,
+    MT_Q4_1,
+    MT_Q5_0,
+    MT_Q5_1,
+    MT_Q8_0,
+    MT_Q4_K,
+    MT_Q5_K,
+    MT_Q6_K,
+    MT_DTYPES /* how many there are */
+};
+/* Bytes of one element (INT8: without its scale); 0 where only blocks have a size. */
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
+/* Elements that share a block (1 where there are none), and its bytes. */
+int mt_dtype_block(enum mt_dtype t);
+int mt_dtype_block_bytes(enum mt_dtype t);
+/* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
+int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
 
 /*
  * A matrix [rows, cols], row-major, as it lies in a mapped file or in memory. A vector has rows =
@@ -24,11 +47,23 @@ const char *mt_dtype_name(enum mt_dtype t);
 struct mt_bytes {
     const void *data; /* any alignment; must outlive the mt_mat made from it */
     enum mt_dtype type;
-    int64_t rows, cols;
+    int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
 };
 
-struct mt_mat; /* a weight: [out, in], in the backend's own form */
-struct mt_kv;  /* a pool of KV blocks for all layers */
+struct mt_mat;     /* a weight: [out, in], in the backend's own form */
+struct mt_kv;      /* a pool of KV blocks for all layers */
+struct mt_experts; /* gated MLPs of which each row takes a few */
+
+/*
+ * n experts down(silu(gate x) * up x), of which a row takes the `top` whose router logits are
+ * highest, the lower number among equals. Their weights are the softmax over all n logits; `norm`:
+ * divided by the sum of those taken. Matrices as linear takes them; they must outlive the experts.
+ */
+struct mt_expert_set {
+    int n, top; /* 1 <= top <= n */
+    bool norm;
+    struct mt_mat *const *gate, *const *up, *const *down; /* n each; the arrays are copied */
+};
 
 /*
  * Activations: rows of f32 in the backend's memory. `data` is the backend's: only operations read
@@ -62,16 +97,29 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers; -EINVAL for a shape that can't be (head_dim must be even). */
+/*
+ * Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even
+ * head_dim.
+ */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
+
+/*
+ * Which tokens the query at index i sees; `last` is the index of its run's last row. Sinks go with
+ * MT_SEE_CAUSAL alone, and only there a row does not depend on how its session was cut into runs.
+ */
+enum mt_see {
+    MT_SEE_CAUSAL, /* j <= i,    i - j < window */
+    MT_SEE_RING,   /* j <= i,    last - j < window: a ring that is written before it is read */
+    MT_SEE_CHUNK,  /* j <= last, last - j < window: a chunk sees all of itself and the past */
+};
 
 /*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
  * with p = block_tokens and sink_blocks = ceil(sinks / p). Token j is visible to the query at index
- * i iff j <= i and (j < sinks or i - j < window). An unbounded session has sinks 0, window
- * INT64_MAX and ring_blocks INT32_MAX.
+ * i iff it is a sink up to i, or as mt_see says. An unbounded session has sinks 0, window INT64_MAX
+ * and ring_blocks INT32_MAX.
  */
 struct mt_kv_view {
     const int32_t *blocks; /* ids in the pool; borrowed for the call */
@@ -79,19 +127,26 @@ struct mt_kv_view {
     int ring_blocks;
     int64_t window;
     /*
-     * The position from which a query sees the sinks. Window keys and queries are rotated at their
-     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen
-     * from i has position j + max(0, i - window + 1 - sinks). Rotations depend on differences only,
-     * so that the sink keys stay rotated at j for ever and the query is rotated a second time, at
-     * min(i, window - 1 + sinks). Under `--rope absolute` (true) sinks keep their distance.
+     * Window keys and queries are rotated at their index i; the sinks are seen from min(i,
+     * sink_reach), so that they come no nearer than they are and no farther than that. Rotations
+     * depend on differences only: sink keys stay rotated at their index for ever, and the query is
+     * rotated a second time. Under `--rope cache` the reach is window - 1 + sinks, and the sinks
+     * stand directly before the window; under `--rope absolute` they keep their distance, up to the
+     * last position that the model was trained on.
      */
-    bool rope_absolute;
+    int64_t sink_reach;
     /*
      * Sinks below this index lie in the cache already, or another run of this step writes them, for
      * a session with the same first tokens: rope_append leaves them alone. 0: all are this
      * session's.
      */
     int sinks_held;
+    enum mt_see see;
+    /*
+     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a
+     * batch of them is one call. Of the call's shape.
+     */
+    struct mt_kv *kv;
 };
 
 /* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */
@@ -112,9 +167,57 @@ struct mt_span {
     int row, n;
 };
 
+/* Rotary positions: pair i of a head turns by the angle position * base^(-2i / hd), in f64. */
+enum mt_rope_kind {
+    MT_ROPE_HALVES, /* pair i couples elements i and i + hd / 2 */
+    MT_ROPE_PAIRS,  /* elements 2i and 2i + 1 */
+    MT_ROPE_NONE,   /* nothing turns */
+};
+struct mt_rope {
+    enum mt_rope_kind kind;
+    double base;
+};
+
+/*
+ * A convolution over time that looks back only. A piece of rows gives one row a stride, or when
+ * transposed `stride` rows each; otherwise their number is a multiple of the stride. A session's
+ * first rows see zeros before them, unless its past was filled otherwise.
+ */
+struct mt_conv {
+    int kernel, stride, dilation; /* dilation 1 when transposed */
+    bool transposed;
+};
+
+/* Rows that a session remembers: a stride of the kernel's reach is in the piece itself. */
+static inline int mt_conv_past(const struct mt_conv *c)
+{
+    return c->transposed ? c->kernel / c->stride - 1
+                         : (c->kernel - 1) * c->dilation + 1 - c->stride;
+}
+
 /* ---- operations ---- */
 
-enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
+enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU, MT_ACT_ELU };
+
+/* A penalty on one token's logit l: l / by; with `down`, l * by where l is not above 0. */
+struct mt_scale {
+    int32_t id;
+    float by; /* above 0 */
+    bool down;
+};
+
+/*
+ * What a model's own way of speaking asks of a draw. First a plain draw, of the logits as they are
+ * (greedy, or at temperature 1): is it exit_id, it is the result. Else the ban, then the scales in
+ * their order, then the draw as ever. Ids are in range; an id may be scaled more than once.
+ */
+struct mt_sample_rules {
+    int32_t exit_id; /* -1: none */
+    const int32_t *ban;
+    int n_ban;
+    const struct mt_scale *scale;
+    int n_scale;
+};
 
 /* How one row of logits becomes a token. */
 struct mt_sample {
@@ -123,6 +226,7 @@ struct mt_sample {
     float top_p;       /* 1: all */
     uint64_t seed;     /* the session's */
     uint64_t draw;     /* number of this draw in the session: draws don't depend on the company */
+    const struct mt_sample_rules *rules; /* NULL: none; borrowed for the call */
 };
 
 struct mt_backend;
@@ -141,11 +245,18 @@ struct mt_ops {
      */
     int (*rows_new)(struct mt_backend *be, struct mt_rows *out, int64_t n, int width);
     void (*rows_free)(struct mt_backend *be, struct mt_rows *r);
+    /* What rows_new takes for them. */
+    int64_t (*rows_bytes)(const struct mt_backend *be, int64_t n, int width);
     void (*rows_put)(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n);
     void (*rows_get)(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n);
     /* dst row i = src row index[i] (gather); index in host memory. */
     void (*gather)(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
                    int n);
+
+    /* max_rows: the most rows of one call. -EINVAL for a set that can't be, -ENOMEM. */
+    int (*experts_new)(struct mt_backend *be, struct mt_experts **out,
+                       const struct mt_expert_set *set, int max_rows);
+    void (*experts_free)(struct mt_backend *be, struct mt_experts *x);
 
     /* KV pool of n blocks. -ENOMEM. */
     int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
@@ -158,7 +269,13 @@ struct mt_ops {
      */
     void (*embed)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n);
-    /* out = x / sqrt(mean(x^2) + eps) * w. out may be x. */
+    /* out row i += table row ids[i]; rows with ids[i] < 0 get nothing. */
+    void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n);
+    /*
+     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w
+     * is so many pieces, each normed by itself (the heads of Q and K).
+     */
     void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n);
     /* out = (x - mean) / sqrt(var + eps) * w + b. out may be x. */
@@ -176,17 +293,26 @@ struct mt_ops {
                   int n);
 
     /*
-     * Rotary positions (halves: pair i couples i and i + hd/2, angle = position * base^(-2i/hd),
-     * formed in f64), then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
-     * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
+     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the
+     * highest, then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed
+     * together, so that a call reads each expert that any of them takes once. logits [n, experts].
+     * scratch: n * top rows of x's width + 2 * the experts' inner width. out is not x. The object
+     * keeps the routing of a call: one call at a time.
+     */
+    void (*experts)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                    struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
+                    struct mt_rows scratch, int n);
+
+    /*
+     * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
+     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
      * `layer`. All runs are appended before any attention of the layer.
      */
-    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+    void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v);
     /*
-     * Causal GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not
+     * GQA over the cache, as mt_kv_view says; scale 1/sqrt(hd); out [rows, heads * hd], not
      * q.
      */
     void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
@@ -207,6 +333,57 @@ struct mt_ops {
                    const struct mt_mat *w, const struct mt_mat *bias, int kernel, int stride,
                    int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
                    struct mt_rows scratch);
+    /*
+     * 2-D convolution over time and height inside each span, of one kernel size, stride and zero
+     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is out *
+     * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like conv1d's. w is
+     * [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch: scratch_rows
+     * rows, one at least, of in * kernel * kernel + out columns; the more, the larger the pieces.
+     */
+    void (*conv2d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                   const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
+                   int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
+                   struct mt_rows scratch, int scratch_rows);
+    /*
+     * Convolutions over time as a session hears it, a piece at a time (struct mt_conv). conv_new
+     * makes the weight: b is [out, in * kernel] as released, [out, in, kernel]; transposed: [in,
+     * out * kernel], [in, out, kernel], with a kernel that is a multiple of the stride. It may
+     * copy.
+     *
+     * conv: x holds n sessions' pieces of `rows` rows each, one behind the other; past[i] is what
+     * session i remembers, mt_conv_past() rows of x.width, zeros at its beginning, and is brought
+     * up to date. out = act(conv + bias) + residual gets rows / stride rows a session; transposed:
+     * row t of out is the `stride` rows of out behind each other that belong to row t of x, so
+     * out.width is stride * channels, as bias's is. residual: MT_NO_ROWS or out itself; x and out
+     * may not overlap. scratch: as many rows as out, of the weight's columns; not used where those
+     * are x.width.
+     */
+    int (*conv_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                    const struct mt_conv *c);
+    void (*conv)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                 const struct mt_mat *w, const struct mt_mat *bias, const struct mt_conv *c,
+                 enum mt_act act, struct mt_rows residual, const struct mt_rows *past, int n,
+                 int rows, struct mt_rows scratch);
+    /*
+     * Transposed convolution with a filter a channel and no bias: w [channels, kernel], out and
+     * past as for conv.
+     */
+    void (*conv_each)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                      const struct mt_mat *w, const struct mt_conv *c, const struct mt_rows *past,
+                      int n, int rows);
+    /* out = act(x). out may be x. */
+    void (*activate)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, enum mt_act act,
+                     int n);
+    /* out += x * w, w a vector. */
+    void (*scaled_add)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                       const struct mt_mat *w, int n);
+    /*
+     * A level of a residual quantiser: ids[i], in host memory, is the row of table that is nearest
+     * to x row i by Euclid, the lowest among equals and 0 for what is no number; x row i -= that
+     * row.
+     */
+    void (*quantize)(struct mt_backend *be, int32_t *ids, struct mt_rows x,
+                     const struct mt_mat *table, int n);
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);
@@ -219,7 +396,8 @@ struct mt_ops {
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
-     * Order: temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but
+     * NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);

@@ -196,14 +196,14 @@ struct att_unit {
 static void att_bounds(const struct att_job *a, const struct att_unit *u, int i, int *lo, int *hi)
 {
     const struct mt_kv_view *w = &u->run->view;
-    int64_t index = u->run->index + (u->f0 + i) / a->group, from, to;
+    int64_t index = u->run->index + (u->f0 + i) / a->group, end = view_end(u->run, index), from, to;
 
     if (u->sink) {
         from = 0;
-        to = index + 1 < w->sinks ? index + 1 : w->sinks;
+        to = end < w->sinks ? end : w->sinks;
     } else {
-        from = view_first(w, index);
-        to = index + 1 - w->sinks;
+        from = view_first(u->run, index);
+        to = end - w->sinks;
     }
     from -= u->first;
     to -= u->first;
@@ -214,6 +214,7 @@ static void att_bounds(const struct att_job *a, const struct att_unit *u, int i,
 static void att_unit(const struct att_job *a, struct soft *s, const struct att_unit *u,
                      int32_t block, int slot, int head)
 {
+    const struct mt_kv *kv = view_kv(u->run, a->kv);
     int least = UNIT, most = 0, lo, hi;
 
     for (int i = 0; i < s->n; i++) {
@@ -225,9 +226,9 @@ static void att_unit(const struct att_job *a, struct soft *s, const struct att_u
     }
     if (least >= most)
         return;
-    att_decode(a->kv, a->layer, block, 0, head, slot + least, most - least,
+    att_decode(kv, a->layer, block, 0, head, slot + least, most - least,
                s->k + (int64_t)least * s->hdp, s->hdp);
-    att_decode(a->kv, a->layer, block, 1, head, slot + least, most - least,
+    att_decode(kv, a->layer, block, 1, head, slot + least, most - least,
                s->v + (int64_t)least * s->hdp, s->hdp);
     for (int i = 0; i < s->n; i++) {
         const float *q =
@@ -266,7 +267,7 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
     int64_t f0 = part * QUERIES, n = (int64_t)run->n * a->group - f0;
     struct soft s = soft_new(scratch, n < QUERIES ? (int)n : QUERIES, hd);
     int64_t first = run->index + f0 / a->group, last = run->index + (f0 + s.n - 1) / a->group;
-    int64_t sinks = run->view.sinks;
+    int64_t sinks = run->view.sinks, end = view_end(run, last);
 
     for (int i = 0; i < s.n; i++) {
         int64_t row = run->row + (f0 + i) / a->group,
@@ -277,8 +278,8 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
             copy_padded(s.q_sink + (int64_t)i * s.hdp,
                         a->q_sink.data + row * a->q_sink.stride + col, hd, s.hdp);
     }
-    att_range(a, &s, run, f0, head, true, 0, last + 1 < sinks ? last + 1 : sinks);
-    att_range(a, &s, run, f0, head, false, view_first(&run->view, first), last + 1 - sinks);
+    att_range(a, &s, run, f0, head, true, 0, end < sinks ? end : sinks);
+    att_range(a, &s, run, f0, head, false, view_first(run, first), end - sinks);
     for (int i = 0; i < s.n; i++) {
         int64_t row = run->row + (f0 + i) / a->group,
                 col = ((int64_t)head * a->group + (f0 + i) % a->group) * hd;

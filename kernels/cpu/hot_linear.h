@@ -3,7 +3,7 @@
  * then vsums' tree: that is the definition of an element's bits, and every shape of tile keeps it.
  *
  * Few rows of x: tiles run down whole weight rows and decode in registers, so that the weights
- * stream once at memory speed. More rows: GROUP weight rows are decoded PIECE columns at a time
+ * stream once at memory speed. More rows, or weights in blocks: GROUP weight rows are decoded PIECE columns at a time
  * into L1 and meet up to BLOCK rows of x; the running sums wait in memory between pieces, whole
  * vectors, unrounded. Threads take groups of outputs. Scratch, in floats: GROUP * PIECE + GROUP *
  * BLOCK * LANES + BLOCK * GROUP.
@@ -119,13 +119,15 @@ static void decode(enum mt_dtype t, float *dst, const char *row, int64_t k0, int
 
     if (t == MT_F32)
         memcpy(dst, row + 4 * k0, (size_t)n * 4);
+    else if (t > MT_INT8)
+        mt_quant_decode(dst, t, row, k0, n);
     else if (t == MT_BF16)
         for (; k + LANES <= n; k += LANES)
             vstore(dst + k, vfrom(MT_BF16, row, k0 + k));
     else
         for (; k + LANES <= n; k += LANES)
             vstore(dst + k, vfrom(MT_F16, row, k0 + k));
-    if (t != MT_F32 && k < n)
+    if ((t == MT_BF16 || t == MT_F16) && k < n)
         num_decode(dst + k, t, row, k0 + k, n - k);
 }
 
@@ -141,20 +143,7 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
         for (int i = 0; i < rows * GROUP; i += LANES) {
             vf v = vload(buf + i) + vload(bias + i % GROUP);
 
-            switch (j->act) {
-            case MT_ACT_NONE:
-                break;
-            case MT_ACT_GELU:
-                v = vgelu(v);
-                break;
-            case MT_ACT_RELU:
-                v = vselect(v < 0.0f, vsplat(0), v);
-                break;
-            case MT_ACT_SILU:
-                v = vsilu(v);
-                break;
-            }
-            vstore(buf + i, v);
+            vstore(buf + i, vact(j->act, v));
         }
     }
     for (int r = 0; r < rows; r++) {
@@ -247,7 +236,7 @@ static void linear_run(void *arg, int thread, int64_t begin, int64_t end)
 
         for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
             w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
-        if (l->j.n <= FEW)
+        if (l->j.n <= FEW && m->type < MT_INT8)
             group_few(&l->j, w, g * GROUP, scratch);
         else
             group_many(&l->j, w, g * GROUP, scratch);

@@ -13,12 +13,13 @@ struct rows_job {
 static void rms_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
-    int width = j->x.width;
+    int width = (int)j->w->cols, pieces = j->x.width / width;
 
     (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        const float *x = j->x.data + r * j->x.stride, *w = j->w->vec;
-        float *y = j->out.data + r * j->out.stride, scale;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t r = p / pieces, at = p % pieces * width;
+        const float *x = j->x.data + r * j->x.stride + at, *w = j->w->vec;
+        float *y = j->out.data + r * j->out.stride + at, scale;
         vf sum = vsplat(0), v;
         int i = 0;
 
@@ -41,7 +42,7 @@ static void rms_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x
 {
     struct rows_job j = {cpu_of(be), out, x, MT_NO_ROWS, w, NULL, eps};
 
-    mt_par(j.c, n, x.width, rms_run, &j);
+    mt_par(j.c, n * (x.width / w->cols), w->cols, rms_run, &j);
 }
 
 static void layer_run(void *arg, int thread, int64_t begin, int64_t end)
@@ -116,12 +117,12 @@ struct rope_job {
     struct mt_cpu *c;
     struct mt_kv *kv;
     int layer;
-    double base;
+    struct mt_rope rope;
     const struct mt_batch *b;
     struct mt_rows q, q_sink, k, v;
 };
 
-static void rotate(float *dst, const float *src, const float *table, int heads, int hd)
+static void rotate_halves(float *dst, const float *src, const float *table, int heads, int hd)
 {
     int half = hd / 2;
 
@@ -133,6 +134,37 @@ static void rotate(float *dst, const float *src, const float *table, int heads, 
             dst[half + i] = b * c + a * s;
         }
     }
+}
+
+static void rotate_pairs(float *dst, const float *src, const float *table, int heads, int hd)
+{
+    int half = hd / 2;
+
+    for (int h = 0; h < heads; h++, src += hd, dst += hd) {
+        for (int i = 0; i < half; i++) {
+            float a = src[2 * i], b = src[2 * i + 1], c = table[i], s = table[half + i];
+
+            dst[2 * i] = a * c - b * s;
+            dst[2 * i + 1] = b * c + a * s;
+        }
+    }
+}
+
+/* which: 0 for q and k, 1 for q_sink, as in mt_rope_table. */
+static void rotate(const struct rope_job *j, float *dst, const float *src, int64_t row, int which,
+                   int64_t pos, int heads)
+{
+    int hd = j->kv->s.head_dim;
+
+    if (j->rope.kind == MT_ROPE_NONE) {
+        memmove(dst, src, (size_t)heads * (size_t)hd * sizeof(float));
+        return;
+    }
+    const float *table = mt_rope_table(j->c, which, row, j->rope.base, pos, hd);
+    if (j->rope.kind == MT_ROPE_PAIRS)
+        rotate_pairs(dst, src, table, heads, hd);
+    else
+        rotate_halves(dst, src, table, heads, hd);
 }
 
 static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, int v,
@@ -162,12 +194,12 @@ static void rope_run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct rope_job *j = arg;
     const struct mt_run *run = j->b->runs;
-    int hd = j->kv->s.head_dim, heads = j->q.width / hd;
+    int heads = j->q.width / j->kv->s.head_dim;
 
     (void)thread;
     for (int64_t row = begin; row < end; row++) {
         float *q = j->q.data + row * j->q.stride, *k = j->k.data + row * j->k.stride;
-        const float *table;
+        const struct mt_kv *kv;
         int32_t block;
         int64_t pos;
         int slot;
@@ -175,30 +207,29 @@ static void rope_run(void *arg, int thread, int64_t begin, int64_t end)
         while (row >= run->row + run->n)
             run++;
         pos = run->index + row - run->row;
-        table = mt_rope_table(j->c, 0, row, j->base, pos, hd);
         if (view_has_q_sink(&run->view)) {
             int64_t sink_pos = view_sink_pos(&run->view, pos);
 
-            rotate(j->q_sink.data + row * j->q_sink.stride, q,
-                   sink_pos == pos ? table : mt_rope_table(j->c, 1, row, j->base, sink_pos, hd),
-                   heads, hd);
+            rotate(j, j->q_sink.data + row * j->q_sink.stride, q, row, sink_pos != pos, sink_pos,
+                   heads);
         }
-        rotate(q, q, table, heads, hd);
-        rotate(k, k, table, j->kv->s.kv_heads, hd);
+        rotate(j, q, q, row, 0, pos, heads);
+        rotate(j, k, k, row, 0, pos, j->kv->s.kv_heads);
         if (pos < run->view.sinks_held)
             continue;
-        block = view_block(&run->view, j->kv->s.block_tokens, pos, &slot);
-        append(j->kv, j->layer, block, slot, 0, k);
-        append(j->kv, j->layer, block, slot, 1, j->v.data + row * j->v.stride);
+        kv = view_kv(run, j->kv);
+        block = view_block(&run->view, kv->s.block_tokens, pos, &slot);
+        append(kv, j->layer, block, slot, 0, k);
+        append(kv, j->layer, block, slot, 1, j->v.data + row * j->v.stride);
     }
 }
 
-static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v)
 {
-    struct rope_job j = {cpu_of(be), kv, layer, rope_base, b, q, q_sink, k, v};
+    struct rope_job j = {cpu_of(be), kv, layer, rope, b, q, q_sink, k, v};
 
-    mt_rope_frequencies(j.c, rope_base, kv->s.head_dim);
+    mt_rope_frequencies(j.c, rope.base, kv->s.head_dim);
     mt_par(j.c, b->n_rows, 2 * (int64_t)q.width + 4 * (int64_t)k.width, rope_run, &j);
 }

@@ -1,6 +1,6 @@
 /*
  * num.h: bf16, f16 and int8 to and from f32, rounding to nearest even, exact and the same in every
- * tier. All static inline: a copy built for one CPU tier is never linked into another. Bytes may
+ * tier; blocks to f32. All static inline: a copy built for one CPU tier is never linked into another. Bytes may
  * lie at any alignment.
  */
 #ifndef MT_CPU_NUM_H
@@ -67,10 +67,35 @@ static inline uint16_t num_to_f16(float f)
     return (uint16_t)(sign | (a - 0x38000000) >> 13);
 }
 
+/* The reference of an activation. */
+static inline double num_act(enum mt_act act, double v)
+{
+    switch (act) {
+    case MT_ACT_NONE:
+        return v;
+    case MT_ACT_GELU:
+        return 0.5 * v * (1 + erf(v * M_SQRT1_2));
+    case MT_ACT_RELU:
+        return v < 0 ? 0 : v;
+    case MT_ACT_SILU:
+        return v / (1 + exp(-v));
+    case MT_ACT_ELU:
+        return v < 0 ? expm1(v) : v;
+    }
+    return v;
+}
+
+/* The same of the types with blocks, quant.c: bit for bit what ggml's dequantize_row_* give. */
+void mt_quant_decode(float *dst, enum mt_dtype t, const void *row, int64_t first, int64_t n);
+
 /* n elements of a row of type t (not INT8) from element `first` on. */
 static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int64_t first,
                               int64_t n)
 {
+    if (t > MT_INT8) {
+        mt_quant_decode(dst, t, row, first, n);
+        return;
+    }
     const char *p = (const char *)row + first * (t == MT_F32 ? 4 : 2);
     uint16_t h;
 
@@ -129,6 +154,8 @@ static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const fl
         }
         for (int i = 0; i < n; i++) /* adding 1.5 * 2^23 rounds to an integer, to nearest even */
             p[i] = (char)(int32_t)(num_bits(x[i] / by + 0x1.8p23f) - 0x4b400000);
+        return;
+    default: /* blocks hold weights only */
         return;
     }
 }

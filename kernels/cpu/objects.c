@@ -28,16 +28,19 @@ static void *pages_new(size_t bytes)
 static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
 {
     struct mt_mat *m;
+    int64_t row_bytes;
 
     (void)be;
     *out = NULL;
-    if (b->type != MT_F32 && b->type != MT_BF16 && b->type != MT_F16)
+    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
         return -ENOTSUP;
-    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX)
+    row_bytes = mt_dtype_row_bytes(b->type, b->cols);
+    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
+        row_bytes < 0)
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, b->data, NULL};
+    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL, NULL};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);
@@ -55,6 +58,7 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
     if (!m)
         return;
     free(m->vec);
+    free(m->own);
     free(m);
 }
 
@@ -134,6 +138,19 @@ static int grow_rope(struct mt_cpu *c, int64_t rows, int head_dim)
  * Rows start on a cache line; a stride that is a multiple of 1 KiB gets one line more, or the same
  * column of many rows would compete for a few cache sets.
  */
+static int64_t row_stride(int width)
+{
+    int64_t stride = ((int64_t)width + 15) / 16 * 16;
+
+    return stride % 256 == 0 ? stride + 16 : stride;
+}
+
+static int64_t rows_bytes(const struct mt_backend *be, int64_t n, int width)
+{
+    (void)be;
+    return n * row_stride(width) * (int64_t)sizeof(float);
+}
+
 static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int width)
 {
     struct mt_cpu *c = cpu_of(be);
@@ -144,9 +161,7 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     *out = MT_NO_ROWS;
     if (n < 1 || width < 1)
         return -EINVAL;
-    stride = ((int64_t)width + 15) / 16 * 16;
-    if (stride % 256 == 0)
-        stride += 16;
+    stride = row_stride(width);
     data = mt_alloc((size_t)n, mt_mul((size_t)stride, sizeof(float)));
     if (!data)
         return -ENOMEM;
@@ -238,18 +253,39 @@ static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat
                        table->cols);
 }
 
+static void embed_add(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n)
+{
+    float piece[256];
+
+    (void)be;
+    for (int64_t i = 0; i < n; i++) {
+        float *y = out.data + i * out.stride;
+
+        for (int64_t c = 0; ids[i] >= 0 && c < table->cols; c += 256) {
+            int w = table->cols - c < 256 ? (int)(table->cols - c) : 256;
+
+            num_decode(piece, table->type, mat_row(table, ids[i]), c, w);
+            for (int j = 0; j < w; j++)
+                y[c + j] += piece[j];
+        }
+    }
+}
+
 void mt_cpu_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
     o->mat_free = mat_free;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
+    o->rows_bytes = rows_bytes;
     o->rows_put = rows_put;
     o->rows_get = rows_get;
     o->gather = gather;
     o->kv_new = kv_new;
     o->kv_free = kv_free;
     o->embed = embed;
+    o->embed_add = embed_add;
 }
 
 void mt_cpu_objects_free(struct mt_cpu *c)

@@ -1,11 +1,13 @@
 /*
- * sample.c: a row of logits becomes a token. Temperature, then top-k, then top-p, then one draw
- * from a number that only the session's seed and the draw's own count decide. Probabilities in
+ * sample.c: a row of logits becomes a token. The rules, temperature, then top-k, then top-p, then
+ * one draw from a number that only the session's seed and the draw's own count decide. Probabilities in
  * double, one version for all tiers, so that a tier changes a draw only through its logits.
  *
  * Order is by logit, ties by the lower id. A NaN is no candidate.
  */
 #include "kernels/cpu/cpu.h"
+
+#define PLAIN_DRAW UINT64_C(0x9e3779b97f4a7c15)
 
 struct job {
     struct mt_cpu *c;
@@ -100,13 +102,50 @@ static int rank(int32_t *id, double *w, int n, const float *l, const struct mt_s
     return taken;
 }
 
-static int32_t sample_row(const float *l, int width, const struct mt_sample *p, int32_t *id,
-                          double *w)
+/* A number in [0, 1) for the draw; salts lie far apart, for draws count up by one. */
+static double chance(const struct mt_sample *p, uint64_t salt)
+{
+    return mt_unit(mt_mix64((mt_mix64(p->seed) ^ p->draw) + salt));
+}
+
+/* Would a draw of the plain logits be this id? Only its own share of the draw matters. */
+static bool exits(const float *l, int width, const struct mt_sample *p, int32_t id)
 {
     int32_t top = best(l, width);
+    double total = 0;
+
+    if (top < 0 || !(p->temperature > 0) || isinf(l[top]))
+        return top == id;
+    for (int i = 0; i < width; i++)
+        if (l[i] > -INFINITY)
+            total += exp((double)l[i] - l[top]);
+    return chance(p, PLAIN_DRAW) * total < exp((double)l[id] - l[top]);
+}
+
+static void apply(float *l, const struct mt_sample_rules *r)
+{
+    for (int i = 0; i < r->n_ban; i++)
+        l[r->ban[i]] = -INFINITY;
+    for (int i = 0; i < r->n_scale; i++) {
+        const struct mt_scale *s = &r->scale[i];
+        float *v = &l[s->id];
+
+        *v = s->down && !(*v > 0) ? *v * s->by : *v / s->by;
+    }
+}
+
+static int32_t sample_row(float *l, int width, const struct mt_sample *p, int32_t *id, double *w)
+{
+    const struct mt_sample_rules *r = p->rules;
     double total = 0, u;
+    int32_t top;
     int n = 0;
 
+    if (r && r->exit_id >= 0 && exits(l, width, p, r->exit_id))
+        return r->exit_id;
+    if (r)
+        apply(l, r);
+    top = best(l, width);
     if (top < 0 || !(p->temperature > 0) || isinf(l[top]) || p->top_k == 1)
         return top;
     for (int i = 0; i < width; i++)
@@ -120,7 +159,7 @@ static int32_t sample_row(const float *l, int width, const struct mt_sample *p, 
     }
     for (int i = 0; i < n; i++)
         total += w[i];
-    u = mt_unit(mt_mix64(mt_mix64(p->seed) ^ p->draw));
+    u = chance(p, 0);
     return draw(id, w, n, total, u);
 }
 

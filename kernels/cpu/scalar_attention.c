@@ -62,17 +62,18 @@ static double score_of(const struct mt_kv *kv, int layer, int32_t block, int hea
 }
 
 /* One query head over the cache. */
-static void attend(const struct mt_kv *kv, int layer, const struct mt_kv_view *w, int64_t i,
+static void attend(const struct mt_kv *kv, int layer, const struct mt_run *r, int64_t i,
                    int kv_head, const float *q, const float *q_sink, float *out)
 {
-    int64_t first = w->sinks + view_first(w, i);
+    const struct mt_kv_view *w = &r->view;
+    int64_t first = w->sinks + view_first(r, i), end = view_end(r, i);
     float v[DIMS];
 
     for (int d0 = 0; d0 < kv->s.head_dim; d0 += DIMS) {
         int n = kv->s.head_dim - d0 < DIMS ? kv->s.head_dim - d0 : DIMS;
         struct soft s = {.max = -INFINITY};
 
-        for (int64_t t = 0; t <= i; t++) {
+        for (int64_t t = 0; t < end; t++) {
             bool sink = t < w->sinks;
             int32_t block;
             int slot;
@@ -111,7 +112,7 @@ static void run(void *arg, int thread, int64_t begin, int64_t end)
             r++;
         if (view_has_q_sink(&r->view))
             q_sink = j->q_sink.data + row * j->q_sink.stride + h * hd;
-        attend(j->kv, j->layer, &r->view, r->index + row - r->row, (int)(h / group), q, q_sink,
+        attend(view_kv(r, j->kv), j->layer, r, r->index + row - r->row, (int)(h / group), q, q_sink,
                j->out.data + row * j->out.stride + h * hd);
     }
 }

@@ -15,9 +15,7 @@ struct unfold {
 
 static int64_t conv_rows(const struct unfold *u, const struct mt_span *s)
 {
-    int64_t room = (int64_t)s->n + 2 * (int64_t)u->pad - u->kernel;
-
-    return room < 0 ? 0 : room / u->stride + 1;
+    return conv_length(s->n, u->kernel, u->stride, u->pad);
 }
 
 /* Output row i (of all spans) reads x at times t*stride - pad ...; columns [in][kernel] as W has

@@ -7,16 +7,18 @@
 static void rms_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n)
 {
+    int width = (int)w->cols, pieces = x.width / width;
+
     (void)be;
-    for (int r = 0; r < n; r++) {
-        const float *a = x.data + r * x.stride;
-        float *y = out.data + r * out.stride;
+    for (int64_t p = 0; p < (int64_t)n * pieces; p++) {
+        const float *a = x.data + p / pieces * x.stride + p % pieces * width;
+        float *y = out.data + p / pieces * out.stride + p % pieces * width;
         double sum = 0, scale;
 
-        for (int i = 0; i < x.width; i++)
+        for (int i = 0; i < width; i++)
             sum += (double)a[i] * a[i];
-        scale = 1 / sqrt(sum / x.width + eps);
-        for (int i = 0; i < x.width; i++)
+        scale = 1 / sqrt(sum / width + eps);
+        for (int i = 0; i < width; i++)
             y[i] = (float)(a[i] * scale * w->vec[i]);
     }
 }

@@ -38,19 +38,24 @@ const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base
     return table;
 }
 
-static void rotate(float *dst, const float *src, double base, int64_t pos, int heads, int head_dim)
+static void rotate(float *dst, const float *src, struct mt_rope rope, int64_t pos, int heads,
+                   int head_dim)
 {
-    int half = head_dim / 2;
+    bool pairs = rope.kind == MT_ROPE_PAIRS;
+    int step = pairs ? 2 : 1, mate = pairs ? 1 : head_dim / 2;
 
-    for (int i = 0; i < half; i++) {
-        double angle = (double)pos * mt_rope_frequency(base, i, head_dim);
+    for (int i = 0; i < head_dim / 2; i++) {
+        double angle = 0;
+        if (rope.kind != MT_ROPE_NONE)
+            angle = (double)pos * mt_rope_frequency(rope.base, i, head_dim);
         float c = (float)cos(angle), s = (float)sin(angle);
 
         for (int h = 0; h < heads; h++) {
-            float a = src[h * head_dim + i], b = src[h * head_dim + half + i];
+            int at = h * head_dim + i * step;
+            float a = src[at], b = src[at + mate];
 
-            dst[h * head_dim + i] = a * c - b * s;
-            dst[h * head_dim + half + i] = b * c + a * s;
+            dst[at] = a * c - b * s;
+            dst[at + mate] = b * c + a * s;
         }
     }
 }
@@ -68,7 +73,7 @@ static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, i
     }
 }
 
-static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, double rope_base,
+static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v)
 {
@@ -85,14 +90,14 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, doub
             int32_t block = view_block(&run->view, kv->s.block_tokens, pos, &slot);
 
             if (view_has_q_sink(&run->view))
-                rotate(q_sink.data + row * q_sink.stride, qr, rope_base,
-                       view_sink_pos(&run->view, pos), heads, hd);
-            rotate(qr, qr, rope_base, pos, heads, hd);
-            rotate(kr, kr, rope_base, pos, kv->s.kv_heads, hd);
+                rotate(q_sink.data + row * q_sink.stride, qr, rope, view_sink_pos(&run->view, pos),
+                       heads, hd);
+            rotate(qr, qr, rope, pos, heads, hd);
+            rotate(kr, kr, rope, pos, kv->s.kv_heads, hd);
             if (pos < run->view.sinks_held)
                 continue;
-            append(kv, layer, block, slot, 0, kr);
-            append(kv, layer, block, slot, 1, v.data + row * v.stride);
+            append(view_kv(run, kv), layer, block, slot, 0, kr);
+            append(view_kv(run, kv), layer, block, slot, 1, v.data + row * v.stride);
         }
     }
 }

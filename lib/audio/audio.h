@@ -79,6 +79,15 @@ int mt_wav_create(struct mt_wav **out, const char *path, int rate_hz, struct mt_
 int mt_wav_write(struct mt_wav *w, const float *pcm, int64_t n);
 int mt_wav_close(struct mt_wav **w);
 
+/*
+ * Float WAV out, sample for sample; path NULL: stdout, which may be a pipe and stays open. A write
+ * that failed fails again; -EPIPE and the like.
+ */
+struct mt_wav_float;
+int mt_wav_float_create(struct mt_wav_float **out, const char *path, int rate_hz, struct mt_err *e);
+int mt_wav_float_write(struct mt_wav_float *w, const float *pcm, int64_t n);
+int mt_wav_float_close(struct mt_wav_float **w);
+
 /* ---- rate conversion ---- */
 
 /*
@@ -105,17 +114,29 @@ struct mt_mel;
 int mt_mel_new(struct mt_mel **out, int bands, struct mt_err *e);
 void mt_mel_free(struct mt_mel **m);
 
-/* Mel frames of a whole clip of n samples under Qwen2.5-Omni's rule: ceil(n / 160). */
-int64_t mt_mel_clip_frames(int64_t n);
+/* What a whole clip has behind its last sample, and so how many frames it has. */
+enum mt_mel_edge {
+    /*
+     * Qwen2.5-Omni: zeros up to 300 s (and a reflection at the end of those: it shows in the last
+     * row of a clip within 40 samples of 300 s). ceil(n / 160) frames; the clamp's maximum is that
+     * of clip and padding.
+     */
+    MT_MEL_PADDED,
+    /*
+     * Qwen3-Omni, a clip by itself: its own reflection. floor(n / 160) frames, from 201 samples on;
+     * the maximum is that of these frames.
+     */
+    MT_MEL_REFLECTED,
+};
+/* Mel frames of a whole clip of n samples; 0 for one too short. */
+int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n);
 
 /*
- * A whole clip, offline: left edge reflected, right edge as if zeros followed (Qwen2.5-Omni pads
- * every clip to 300 s, and reflects at the end of those: it shows in the last row of a clip within
- * 40 samples of 300 s), clamp at 8 below the maximum of clip and padding, (v + 4) / 4. out is
- * [mt_mel_clip_frames(n), bands], row-major: a row a frame. -EINVAL for n < 1. A struct mt_mel has
- * scratch inside: one thread at a time, any number of streams.
+ * A whole clip, offline: left edge reflected, clamp at 8 below the maximum, (v + 4) / 4. out is
+ * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without
+ * frames. A struct mt_mel has scratch inside: one thread at a time, any number of streams.
  */
-int mt_mel_clip(struct mt_mel *m, const float *pcm, int64_t n, float *out);
+int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out);
 
 /*
  * Streaming: push samples in pieces of any size; frames come out with unclamped log10 values as

@@ -131,10 +131,11 @@ static void mel_frame(struct mt_mel *m, const float *x, float *row)
     }
 }
 
-/* The 400 samples around 160 t of x[0..n), with what the padded clip has beyond its edges. */
-static void gather_clip(const float *x, int64_t n, int64_t t, float *out)
+/* The 400 samples around 160 t of x[0..n), with what the clip has beyond its edges. */
+static void gather_clip(const float *x, int64_t n, enum mt_mel_edge edge, int64_t t, float *out)
 {
     int64_t start = t * MT_MEL_HOP - HALF;
+    int64_t mirror = edge == MT_MEL_REFLECTED ? n : n <= PADDED ? PADDED : INT64_MAX / 4;
 
     if (start >= 0 && start + MT_MEL_FFT <= n) {
         memcpy(out, x + start, MT_MEL_FFT * sizeof(*out));
@@ -143,36 +144,39 @@ static void gather_clip(const float *x, int64_t n, int64_t t, float *out)
     for (int i = 0; i < MT_MEL_FFT; i++) {
         int64_t pos = start + i < 0 ? -(start + i) : start + i;
 
-        if (n <= PADDED && pos >= PADDED)
-            pos = 2 * (int64_t)(PADDED - 1) - pos;
-        out[i] = pos < n ? x[pos] : 0;
+        if (pos >= mirror)
+            pos = 2 * (mirror - 1) - pos;
+        out[i] = pos >= 0 && pos < n ? x[pos] : 0;
     }
 }
 
-int64_t mt_mel_clip_frames(int64_t n)
+int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n)
 {
+    if (edge == MT_MEL_REFLECTED)
+        return n <= HALF ? 0 : n / MT_MEL_HOP;
     return n < 1 ? 0 : (n - 1) / MT_MEL_HOP + 1;
 }
 
-int mt_mel_clip(struct mt_mel *m, const float *pcm, int64_t n, float *out)
+int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out)
 {
-    int64_t frames = mt_mel_clip_frames(n);
+    int64_t frames = mt_mel_clip_frames(edge, n);
     float samples[MT_MEL_FFT], row[BANDS_MAX];
     float loudest = -INFINITY;
 
-    if (n < 1)
+    if (frames < 1)
         return -EINVAL;
     for (int64_t t = 0; t < frames; t++) {
-        gather_clip(pcm, n, t, samples);
+        gather_clip(pcm, n, edge, t, samples);
         mel_frame(m, samples, out + t * m->bands);
     }
     /*
      * The maximum is taken over the padding too, where the tail of the clip is still heard for a
      * frame or two, louder than in the last row if it ends with a bang.
      */
-    for (int64_t t = frames; t * MT_MEL_HOP - HALF < n && (n > PADDED || t < PADDED / MT_MEL_HOP);
+    for (int64_t t = frames; edge == MT_MEL_PADDED && t * MT_MEL_HOP - HALF < n &&
+                             (n > PADDED || t < PADDED / MT_MEL_HOP);
          t++) {
-        gather_clip(pcm, n, t, samples);
+        gather_clip(pcm, n, edge, t, samples);
         mel_frame(m, samples, row);
         for (int b = 0; b < m->bands; b++)
             loudest = fmaxf(loudest, row[b]);
@@ -252,7 +256,7 @@ int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int
     }
     *consumed = used;
     s->ended |= end && used == n;
-    while (s->ended && rows < max_frames && s->next < mt_mel_clip_frames(s->heard))
+    while (s->ended && rows < max_frames && s->next < mt_mel_clip_frames(MT_MEL_PADDED, s->heard))
         emit(m, s, out + (int64_t)rows++ * m->bands);
     return rows;
 }

@@ -77,31 +77,30 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
         return mt_err_set(e, -EINVAL, "--pool: %lld blocks of %lld bytes",
                           (long long)p->pool_blocks, (long long)p->block_bytes);
     p->pool_bytes = p->pool_blocks * p->block_bytes;
-    p->step_max = 1; /* until the layout is known; a session's table is sized again at admission */
+    p->step_max = 1; /* until the marks are known; a session's table is sized again at admission */
     mt_session_defaults(&so);
     if ((rc = mt_session_new(&s, eng, &so, e)) < 0)
         return rc;
     int64_t rows = mt_ear_rows_max(eng->m, (int)p->frame_samples);
-    int64_t prefill = s->layout.n_before + s->layout.n_after + s->layout.n_close + 1 + rows;
+    int64_t prefill = mt_talk_marks(s->talk) + rows;
     p->step_max = prefill < o->step_tokens ? prefill : o->step_tokens;
     p->frame_tokens = mt_session_frame_tokens(s, eng);
     if (o->policy.bounded) {
         p->blocks_per_session =
             mt_policy_blocks(s->policy.window, s->policy.sinks, o->block_tokens, p->step_max);
-        if (s->policy.sinks <= s->layout.n_open)
+        if (s->policy.sinks <= s->n_prompt)
             shared = (s->policy.sinks + bt - 1) / bt;
     } else {
-        int64_t first = s->layout.n_open + p->frame_tokens;
+        int64_t first = s->n_prompt + p->frame_tokens;
         p->blocks_per_session = (first + bt - 1) / bt;
     }
     p->n_mem = (p->pool_blocks - shared) / (p->blocks_per_session - shared);
     p->kv_bytes_session = p->blocks_per_session * p->block_bytes;
-    p->audio_bytes_session = mt_ear_bytes(eng->m, (int)p->frame_samples, o->backlog);
+    p->n_state = mt_model_state(eng->m, (int)p->frame_samples, o->backlog, p->state);
     /* An unbounded session's block table has room for the whole pool. */
     int64_t table = o->policy.bounded ? p->blocks_per_session : p->pool_blocks;
-    int64_t layout = s->layout.n_open + s->layout.n_before + s->layout.n_after + s->layout.n_close;
-    p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text +
-                             4 * (layout + s->cap_feed + s->opts.answer_tokens + table + 1) +
+    p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text + mt_talk_bytes(s->talk) +
+                             4 * (s->cap_feed + s->opts.answer_tokens + table + 1) +
                              8 * (int64_t)s->due_cap;
     mt_session_free(&s, eng);
     if (p->pool_blocks < p->blocks_per_session)
@@ -119,6 +118,8 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
 {
     int want = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions;
 
+    if (!i->beat_samples)
+        return mt_err_set(e, -ENOTSUP, "%s hears nothing: it holds no calls", i->name);
     if (o->block_tokens < 1 || o->block_tokens > 1024)
         return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
     if (o->answer_tokens < 1 || o->answer_tokens > 65536)
@@ -134,6 +135,9 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
     if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
         return mt_err_set(e, -EINVAL, "--kv: window=%lld is above %d", (long long)o->policy.window,
                           INT32_MAX / 2);
+    if (o->policy.bounded && i->context && o->policy.window > i->context)
+        return mt_err_set(e, -EINVAL, "--kv: window=%lld is above the model's context of %lld",
+                          (long long)o->policy.window, (long long)i->context);
     if (o->step_tokens > i->step_rows || want > i->want_rows)
         return mt_err_set(e, -EINVAL,
                           "--step-tokens: the model was opened for steps of %d rows, %d with "
@@ -158,8 +162,11 @@ static int allocate(struct mt_engine *eng)
     eng->want = calloc(n, sizeof(*eng->want));
     eng->sampled = calloc(n, sizeof(*eng->sampled));
     eng->params = calloc(n, sizeof(*eng->params));
+    eng->talks = calloc(n, sizeof(*eng->talks));
+    eng->said = calloc(n, sizeof(*eng->said));
     return eng->session && eng->busy && eng->order && eng->runs && eng->audio && eng->want_of &&
-                   eng->encoded && eng->ears && eng->ids && eng->want && eng->sampled && eng->params
+                   eng->encoded && eng->ears && eng->ids && eng->want && eng->sampled &&
+                   eng->params && eng->talks && eng->said
                ? 0
                : -ENOMEM;
 }
@@ -244,6 +251,8 @@ void mt_engine_free(struct mt_engine **peng)
     free(eng->want);
     free(eng->sampled);
     free(eng->params);
+    free(eng->talks);
+    free(eng->said);
     free(eng);
     *peng = NULL;
 }

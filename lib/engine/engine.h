@@ -27,6 +27,11 @@ void mt_policy_format(const struct mt_policy *p, char out[64]);
 /* Blocks that one bounded session reserves, ring recycled in place:
  * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step. */
 int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_t k);
+/*
+ * The farthest position from which sinks are seen (mt_kv_view): directly before the window, or with
+ * rope_absolute where they were, up to the last of max_positions, the model's trained range.
+ */
+int64_t mt_policy_reach(const struct mt_policy *p, int64_t max_positions);
 
 /* ---- block pool ---- */
 
@@ -75,6 +80,8 @@ struct mt_record {
     int sessions, cap;
     const char *text;
     const int32_t *tokens; /* the tokens_out ids */
+    const float *speech;   /* what the answer sounds like, at speech_rate_hz of the model */
+    int n_speech;          /* samples; 0: nothing */
 };
 
 struct mt_engine_events {
@@ -123,7 +130,10 @@ struct mt_engine_plan {
     int64_t step_max;           /* k: most tokens one session adds in one step */
     int64_t frame_tokens;       /* most tokens that one frame adds (audio, markup, answer) */
     int64_t blocks_per_session; /* bounded: reserved; unbounded: of its first frame */
-    int64_t kv_bytes_session, audio_bytes_session, state_bytes_session;
+    int64_t kv_bytes_session;
+    struct mt_state_kind state[MT_STATE_KINDS]; /* the model's, beside tokens in the pool */
+    int n_state;
+    int64_t state_bytes_session; /* the engine's own */
     int64_t
         n_mem; /* sessions that fit: pool / blocks_per_session, unbounded: for the first frame */
     int64_t frame_samples, lookahead_samples;
@@ -211,6 +221,11 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
  */
 struct mt_teacher {
     const int32_t *ids; /* [n], each in 0..vocab-1 */
+    /*
+     * In place of ids for a model with codebooks, and only there: [n][1 + codebooks] as
+     * mt_model_teach_input reads them; position t is then a step.
+     */
+    const int32_t *frames;
     int64_t n;
     const float
         *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
@@ -226,6 +241,8 @@ struct mt_teacher {
      * with that value.
      */
     int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
+    /* With frames: behind its row come those of the made codebooks k = 0, 1, …, [code_bins]. */
+    int (*code_row)(void *ctx, int64_t pos, int k, const float *logprobs, int bins);
 };
 /*
  * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders

@@ -56,6 +56,8 @@ void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status s
         .tokens = s->answer,
     };
 
+    if (status == MT_OK || status == MT_LATE)
+        r.speech = mt_talk_speech(s->talk, &r.n_speech);
     s->text[s->n_text] = '\0';
     s->phase = PHASE_IDLE;
     emit(eng, s, &r, t, s->t_due);

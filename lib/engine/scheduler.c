@@ -46,7 +46,7 @@ static bool begin_frames(struct mt_engine *eng)
         if (s->phase != PHASE_IDLE || s->begun == s->completed)
             continue;
         any = true;
-        int64_t open = s->len ? 0 : s->layout.n_open;
+        int64_t open = s->len ? 0 : s->n_prompt;
         if (mt_session_fit(s, eng, s->len + open + mt_session_frame_tokens(s, eng)) < 0) {
             mt_ear_skip(s->ear);
             s->taken++;
@@ -152,7 +152,7 @@ static void add_prefill(struct mt_engine *eng, struct plan *p, struct session *s
 
 static void add_decode(struct mt_engine *eng, struct plan *p, struct session *s)
 {
-    eng->ids[p->rows] = s->pending;
+    eng->ids[p->rows] = s->next;
     eng->runs[p->runs++] = (struct mt_run){p->rows, 1, s->len, mt_session_view(s, 1)};
     eng->want[p->want] = p->rows++;
     eng->want_of[p->want++] = s;
@@ -192,20 +192,40 @@ static void sample(struct mt_engine *eng, struct mt_rows logits, int n)
 {
     for (int i = 0; i < n; i++) {
         struct session *s = eng->want_of[i];
-        eng->params[i] = (struct mt_sample){s->opts.temperature, s->opts.top_k, s->opts.top_p,
-                                            s->opts.seed, s->draws++};
+        eng->params[i] = (struct mt_sample){.temperature = s->opts.temperature,
+                                            .top_k = s->opts.top_k,
+                                            .top_p = s->opts.top_p,
+                                            .seed = s->opts.seed,
+                                            .draw = s->draws++};
+        mt_talk_rules(s->talk, &eng->params[i]);
+        eng->talks[i] = s->talk;
     }
     eng->be->ops->sample(eng->be, logits, eng->params, eng->sampled, n);
+    for (int i = 0; i < n; i++)
+        if (eng->sampled[i] >= 0)
+            eng->said[i] = mt_talk_drawn(eng->talks[i], eng->sampled[i]);
+        else
+            eng->talks[i] = NULL;
+    mt_model_speak(eng->m, eng->talks, eng->params, n);
+}
+
+/* The tokens of a step join their answers; those that are whole go out. */
+static void answer(struct mt_engine *eng, int n)
+{
     int64_t t = now(eng);
+
     for (int i = 0; i < n; i++) {
         struct session *s = eng->want_of[i];
         if (s->phase == PHASE_PREFILL) {
             s->t_first = t;
             s->phase = PHASE_DECODE;
         }
-        if (eng->sampled[i] < 0) /* a checkpoint whose numbers overflow */
+        if (eng->sampled[i] < 0) { /* a checkpoint whose numbers overflow */
             mt_engine_record(eng, s, MT_FAILED, "logits are not numbers", false);
-        else if (mt_session_answer(s, eng, eng->sampled[i]))
+            continue;
+        }
+        mt_session_answer(s, eng, eng->sampled[i], eng->said[i]);
+        if (eng->said[i].end || s->n_answer == s->opts.answer_tokens)
             finish(eng, s, false);
         else if (must_shorten(eng, s, t))
             finish(eng, s, true);
@@ -231,6 +251,7 @@ static void step(struct mt_engine *eng, int n)
     /* Its only failure is a step beyond the sizes given at open, which plan_step keeps. */
     mt_model_step(eng->m, eng->kv, &st, &logits);
     sample(eng, logits, p.want);
+    answer(eng, p.want);
     eng->last_step_ns = now(eng) - t0;
     eng->stats.steps++;
     eng->stats.rows += p.rows;

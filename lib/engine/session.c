@@ -16,14 +16,9 @@
  */
 enum { DUE_SLACK = 4 };
 
-static int frame_markup(const struct mt_layout *l)
-{
-    return l->n_before + l->n_after + l->n_close + 1; /* 1: what was decoded last and not fed */
-}
-
 int64_t mt_session_frame_tokens(const struct session *s, const struct mt_engine *eng)
 {
-    return frame_markup(&s->layout) + mt_ear_rows_max(eng->m, (int)eng->plan.frame_samples) +
+    return mt_talk_marks(s->talk) + mt_ear_rows_max(eng->m, (int)eng->plan.frame_samples) +
            s->opts.answer_tokens - 1;
 }
 
@@ -43,7 +38,7 @@ static int resolve_policy(struct session *s, const struct mt_engine *eng, struct
     if (s->opts.window)
         p->window = s->opts.window;
     if (p->sinks < 0)
-        p->sinks = s->layout.n_open;
+        p->sinks = s->n_prompt;
     if (p->window <= p->sinks)
         return mt_err_set(e, -EINVAL, "window: %lld tokens are not above %lld sinks",
                           (long long)p->window, (long long)p->sinks);
@@ -54,7 +49,7 @@ static int allocate(struct session *s, const struct mt_engine *eng)
 {
     int64_t p = eng->opts.block_tokens;
 
-    s->cap_feed = s->layout.n_open + frame_markup(&s->layout) +
+    s->cap_feed = s->n_prompt + mt_talk_marks(s->talk) +
                   mt_ear_rows_max(eng->m, (int)eng->plan.frame_samples);
     s->cap_text = (size_t)s->opts.answer_tokens * 3 * (size_t)(eng->token_bytes + 3) + 16;
     s->due_cap = eng->opts.backlog + DUE_SLACK;
@@ -89,6 +84,19 @@ static int check_sampling(const struct mt_session_opts *o, struct mt_err *e)
     return 0;
 }
 
+static int make_talk(struct session *s, const struct mt_engine *eng, const char *system,
+                     struct mt_err *e)
+{
+    int rc = mt_talk_new(&s->talk, eng->m, eng->opts.mode, system, s->ear, e);
+
+    if (rc < 0)
+        return rc;
+    s->prompt = mt_talk_prompt(s->talk, &s->n_prompt);
+    if (s->opts.answer_tokens > mt_talk_draws(s->talk))
+        s->opts.answer_tokens = mt_talk_draws(s->talk);
+    return 0;
+}
+
 int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_session_opts *o,
                    struct mt_err *e)
 {
@@ -102,8 +110,11 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         return rc < 0 ? rc : mt_err_set(e, -ENOMEM, "out of memory");
     }
     s->opts = *o;
+    s->max_positions = mt_model_info(eng->m)->max_positions;
+    s->context = mt_model_info(eng->m)->context;
+    if (!s->context)
+        s->context = INT64_MAX;
     s->opts.system = NULL; /* borrowed for the call only */
-    s->pending = -1;
     if (!s->opts.answer_tokens)
         s->opts.answer_tokens = eng->opts.answer_tokens;
     if (!s->opts.has_seed)
@@ -115,11 +126,11 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         rc = mt_err_set(e, -EINVAL, "answer_tokens: %d is above the server's %d",
                         s->opts.answer_tokens, eng->opts.answer_tokens);
     else
-        rc = mt_model_layout(eng->m, eng->opts.mode, system, &s->layout, e);
+        rc = mt_ear_new(&s->ear, eng->m, (int)eng->plan.frame_samples, eng->opts.backlog, e);
+    if (rc == 0)
+        rc = make_talk(s, eng, system, e);
     if (rc == 0)
         rc = resolve_policy(s, eng, e);
-    if (rc == 0)
-        rc = mt_ear_new(&s->ear, eng->m, (int)eng->plan.frame_samples, eng->opts.backlog, e);
     if (rc == 0 && (rc = allocate(s, eng)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (rc < 0) {
@@ -136,7 +147,7 @@ static struct prefix *find_prefix(struct mt_engine *eng, const struct session *s
 {
     for (struct prefix *p = eng->prefixes; p; p = p->next)
         if (p->sinks == s->policy.sinks &&
-            !memcmp(p->ids, s->layout.open, (size_t)p->sinks * sizeof(*p->ids)))
+            !memcmp(p->ids, s->prompt, (size_t)p->sinks * sizeof(*p->ids)))
             return p;
     return NULL;
 }
@@ -156,7 +167,7 @@ static struct prefix *new_prefix(struct mt_engine *eng, const struct session *s,
         free(p);
         return NULL;
     }
-    memcpy(p->ids, s->layout.open, sinks * sizeof(*p->ids));
+    memcpy(p->ids, s->prompt, sinks * sizeof(*p->ids));
     p->sinks = s->policy.sinks;
     p->n_blocks = n_blocks;
     p->next = eng->prefixes;
@@ -187,7 +198,7 @@ static void drop_prefix(struct mt_engine *eng, struct prefix *p)
 int mt_session_reserve(struct session *s, struct mt_engine *eng)
 {
     int64_t p = eng->opts.block_tokens, sink_blocks = (s->policy.sinks + p - 1) / p;
-    bool shared = sink_blocks > 0 && s->policy.sinks <= s->layout.n_open;
+    bool shared = sink_blocks > 0 && s->policy.sinks <= s->n_prompt;
     int rc;
 
     if (!s->policy.bounded)
@@ -237,8 +248,8 @@ void mt_session_free(struct session **ps, struct mt_engine *eng)
         mt_pool_give(eng->pool, s->blocks + own, s->n_blocks - own);
     if (s->prefix)
         drop_prefix(eng, s->prefix);
+    mt_talk_free(&s->talk);
     mt_ear_free(&s->ear);
-    mt_layout_free(&s->layout);
     free(s->feed);
     free(s->answer);
     free(s->text);
@@ -250,31 +261,11 @@ void mt_session_free(struct session **ps, struct mt_engine *eng)
 
 /* ---- a frame ---- */
 
-static void put(struct session *s, const int32_t *ids, int n)
-{
-    if (n > 0)
-        memcpy(s->feed + s->n_feed, ids, (size_t)n * sizeof(*ids));
-    s->n_feed += n;
-}
-
 void mt_session_feed(struct session *s, int audio_rows)
 {
-    const struct mt_layout *l = &s->layout;
-
-    s->n_feed = s->fed = 0;
-    if (s->pending >= 0)
-        put(s, &s->pending, 1);
-    if (s->len == 0)
-        put(s, l->open, l->n_open);
-    else
-        put(s, l->close, l->n_close);
-    put(s, l->before, l->n_before);
-    s->audio_at = s->n_feed;
+    s->n_feed = mt_talk_begin(s->talk, audio_rows, s->feed, &s->audio_at);
+    s->fed = 0;
     s->audio_rows = audio_rows;
-    for (int i = 0; i < audio_rows; i++)
-        s->feed[s->n_feed++] = -1;
-    put(s, l->after, l->n_after);
-    s->pending = -1;
     s->n_answer = 0;
     s->n_text = 0;
 }
@@ -294,8 +285,8 @@ struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
         .blocks = s->blocks,
         .sinks = s->policy.bounded ? (int)s->policy.sinks : 0,
         .ring_blocks = s->ring_blocks,
-        .window = s->policy.bounded ? s->policy.window : INT64_MAX,
-        .rope_absolute = s->policy.rope_absolute,
+        .window = s->policy.bounded ? s->policy.window : s->context,
+        .sink_reach = mt_policy_reach(&s->policy, s->max_positions),
         .sinks_held = (int)held,
     };
 }
@@ -307,24 +298,20 @@ int64_t mt_session_kv_tokens(const struct session *s)
     return s->len < most ? s->len : most;
 }
 
-static bool is_stop(const struct mt_layout *l, int32_t token)
+void mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token,
+                       struct mt_said said)
 {
-    for (int i = 0; i < l->n_stop; i++)
-        if (l->stop[i] == token)
-            return true;
-    return false;
-}
+    int n = 0;
 
-bool mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token)
-{
-    bool stop = is_stop(&s->layout, token);
-    int n = mt_detok_push(&s->detok, mt_model_tokenizer(eng->m), token, false, s->text + s->n_text,
-                          s->cap_text - s->n_text);
-
+    if (said.show >= 0)
+        n = mt_detok_push(&s->detok, mt_model_tokenizer(eng->m), said.show, false,
+                          s->text + s->n_text, s->cap_text - s->n_text);
     if (n > 0)
         s->n_text += (size_t)n;
+    if (said.unsay) {
+        s->detok = (struct mt_detok){0};
+        s->n_text = 0;
+    }
     s->answer[s->n_answer++] = token;
-    /* What ends an answer is fed as the layout's close, not twice. */
-    s->pending = stop ? -1 : token;
-    return stop || s->n_answer == s->opts.answer_tokens;
+    s->next = said.feed;
 }

@@ -25,9 +25,13 @@ struct prefix {
 struct session {
     int64_t id;
     struct mt_session_opts opts;
-    struct mt_layout layout;
+    struct mt_talk *talk;
+    const int32_t *prompt; /* the talk's */
+    int n_prompt;
     struct mt_ear *ear;
     struct mt_policy policy; /* with sinks as a number */
+    int64_t max_positions;   /* the model's trained range */
+    int64_t context;         /* tokens that an unbounded session's attention reaches */
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
     int64_t opened_ns;
@@ -52,7 +56,7 @@ struct session {
     int64_t frame, t_due, t_deadline, t_begin, t_encoded, t_first;
     int32_t *feed; /* ids, -1 where the audio rows go */
     int n_feed, cap_feed, fed, audio_at, audio_rows;
-    int32_t pending; /* decoded and not fed, or -1 */
+    int32_t next; /* what is fed before the next token is decoded */
     int32_t *answer;
     int n_answer;
     uint64_t draws;
@@ -100,6 +104,8 @@ struct mt_engine {
     int32_t *ids, *sampled;
     int *want;
     struct mt_sample *params;
+    struct mt_talk **talks;
+    struct mt_said *said;
 
     struct mt_engine_stats stats;
 };
@@ -132,8 +138,9 @@ void mt_session_feed(struct session *s, int audio_rows);
  */
 struct mt_kv_view mt_session_view(const struct session *s, int64_t n);
 int64_t mt_session_kv_tokens(const struct session *s);
-/* A token was decoded: its text is added, it waits to be fed. True if it ends the answer. */
-bool mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token);
+/* A token was decoded: it and its text join the answer. */
+void mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token,
+                       struct mt_said said);
 
 /* Write the record of the frame in work, or of frame `frame` that never began, and count it. */
 void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status status,

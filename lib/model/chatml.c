@@ -89,11 +89,16 @@ int mt_chatml_layout(const struct mt_tokenizer *t, const struct mt_chatml *c, en
     return 0;
 }
 
-void mt_layout_free(struct mt_layout *l)
+int mt_chatml_talk(struct mt_talk **out, const struct mt_tokenizer *t, const struct mt_chatml *c,
+                   enum mt_mode mode, const char *system, struct mt_err *e)
 {
-    free(l->open);
-    free(l->before);
-    free(l->after);
-    free(l->close);
-    *l = (struct mt_layout){0};
+    struct mt_layout l;
+    int rc;
+
+    if (!t)
+        return mt_err_set(
+            e, -ENOENT,
+            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
+    rc = mt_chatml_layout(t, c, mode, system, &l, e);
+    return rc < 0 ? rc : mt_layout_talk(out, &l, e);
 }

@@ -34,6 +34,12 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     return out->data ? 0 : -ENOMEM;
 }
 
+static int64_t rows_bytes(const struct mt_backend *be, int64_t n, int width)
+{
+    (void)be;
+    return n * width * (int64_t)sizeof(float);
+}
+
 static void rows_free(struct mt_backend *be, struct mt_rows *r)
 {
     (void)be;
@@ -78,6 +84,7 @@ static const struct mt_ops ops = {
     .free = backend_free,
     .rows_new = rows_new,
     .rows_free = rows_free,
+    .rows_bytes = rows_bytes,
     .kv_new = kv_new,
     .kv_free = kv_free,
     .sample = sample,
@@ -93,10 +100,14 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
     return (int)fmax(1, floor(o->c.audio_rows_s * frame_samples / o->c.sample_rate_hz + 1e-6));
 }
 
-static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
+static int state(const struct mt_model *m, int frame_samples, int backlog,
+                 struct mt_state_kind out[MT_STATE_KINDS])
 {
     (void)backlog; /* nobody hears the samples: they are counted, not kept */
-    return (int64_t)sizeof(struct mt_ear) + 4 * (int64_t)ear_rows_max(m, frame_samples);
+    out[0] = (struct mt_state_kind){
+        "audio", (int64_t)sizeof(struct mt_ear) +
+                     rows_bytes(m->be, ear_rows_max(m, frame_samples), m->info.hidden)};
+    return 1;
 }
 
 static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -210,22 +221,23 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
 
 /* ---- the model ---- */
 
-static int layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                  struct mt_layout *out, struct mt_err *e)
+static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_ear *ear, struct mt_err *e)
 {
     const struct cost *o = m->own;
+    struct mt_layout l = {.n_open = o->c.open_tokens, .n_before = o->c.turn_tokens};
 
     (void)system;
-    *out = (struct mt_layout){.n_open = o->c.open_tokens, .n_before = o->c.turn_tokens};
-    out->open = calloc((size_t)out->n_open + 1, sizeof(*out->open));
-    out->before = calloc((size_t)out->n_before + 1, sizeof(*out->before));
+    (void)ear;
+    l.open = calloc((size_t)l.n_open + 1, sizeof(*l.open));
+    l.before = calloc((size_t)l.n_before + 1, sizeof(*l.before));
     if (mode == MT_MODE_TURN && o->c.answer_mean > 0) {
-        out->stop[0] = STOP;
-        out->n_stop = 1;
+        l.stop[0] = STOP;
+        l.n_stop = 1;
     }
-    if (out->open && out->before)
-        return 0;
-    mt_layout_free(out);
+    if (l.open && l.before)
+        return mt_layout_talk(out, &l, e);
+    mt_layout_free(&l);
     return mt_err_set(e, -ENOMEM, "out of memory");
 }
 
@@ -243,10 +255,10 @@ static void close_model(struct mt_model *m)
 
 static const struct mt_family family = {
     .close = close_model,
-    .layout = layout,
+    .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
-    .ear_bytes = ear_bytes,
+    .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,
     .encode = encode,

@@ -2,8 +2,9 @@
  * decoder.c: the Qwen-type text model as a forward pass over the operations table:
  *
  *   x = embed(ids), audio rows in their places
- *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x)
- *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x)
+ *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x); heads of Wq n and
+ *                                                                Wk n normed too where qk_norm
+ *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x); or the experts of m
  *   logits = head rms_norm(x)                                    only of the rows that want them
  *
  * Equations: Hugging Face transformers, models/qwen2_5_omni/modeling_qwen2_5_omni.py (thinker).
@@ -85,7 +86,8 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
         return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
     if ((rc = mt_config_int(text, where, "vocab_size", 1, 1 << 24, MT_NEED, &v[0], e)) < 0 ||
         (rc = mt_config_int(text, where, "hidden_size", 2, 1 << 17, MT_NEED, &v[1], e)) < 0 ||
-        (rc = mt_config_int(text, where, "num_hidden_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
+        (rc = mt_config_int(text, where, "num_hidden_layers", 1, MT_LAYERS_MAX, MT_NEED, &v[2],
+                            e)) < 0 ||
         (rc = mt_config_int(text, where, "num_attention_heads", 1, 4096, MT_NEED, &v[3], e)) < 0 ||
         (rc = mt_config_int(text, where, "num_key_value_heads", 1, 4096, v[3], &v[4], e)) < 0 ||
         (rc = mt_config_int(text, where, "head_dim", 2, HEAD_DIM_MAX, 0, &v[5], e)) < 0 ||
@@ -145,6 +147,15 @@ static int bind_layer(struct mt_decoder *d, struct mt_binder *b, const char *pre
         l->bk = mt_bind_vector(b, kv, "%s.self_attn.k_proj.bias", p);
         l->bv = mt_bind_vector(b, kv, "%s.self_attn.v_proj.bias", p);
     }
+    if (c->qk_norm) {
+        l->q_norm = mt_bind_vector(b, c->head_dim, "%s.self_attn.q_norm.weight", p);
+        l->k_norm = mt_bind_vector(b, c->head_dim, "%s.self_attn.k_norm.weight", p);
+    }
+    if (mt_moe_at(&c->moe, i)) {
+        snprintf(p, sizeof(p), "%smodel.layers.%d.mlp", prefix, i);
+        mt_moe_bind(&l->moe, &c->moe, c->hidden, d->step_rows, b, p);
+        return b->rc;
+    }
     l->gate = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.gate_proj.weight", p);
     l->up = mt_bind_matrix(b, c->ffn, c->hidden, "%s.mlp.up_proj.weight", p);
     l->down = mt_bind_matrix(b, c->hidden, c->ffn, "%s.mlp.down_proj.weight", p);
@@ -163,8 +174,15 @@ static void bind_activations(struct mt_decoder *d, struct mt_binder *b)
     d->k = mt_bind_rows(b, d->step_rows, kv);
     d->v = mt_bind_rows(b, d->step_rows, kv);
     d->att = mt_bind_rows(b, d->step_rows, q);
-    d->gate = mt_bind_rows(b, d->step_rows, c->ffn);
-    d->up = mt_bind_rows(b, d->step_rows, c->ffn);
+    bool experts = false, plain = false;
+    for (int i = 0; i < c->layers; i++)
+        *(mt_moe_at(&c->moe, i) ? &experts : &plain) = true;
+    if (experts)
+        mt_moe_scratch_bind(&d->moe, &c->moe, c->hidden, d->step_rows, b);
+    if (plain) {
+        d->gate = mt_bind_rows(b, d->step_rows, c->ffn);
+        d->up = mt_bind_rows(b, d->step_rows, c->ffn);
+    }
     d->last = mt_bind_rows(b, d->want_rows, c->hidden);
     d->logits = mt_bind_rows(b, d->want_rows, c->vocab);
 }
@@ -208,11 +226,14 @@ void mt_decoder_free(struct mt_decoder *d)
         return;
     for (int i = 0; d->layer && i < d->cfg.layers; i++) {
         struct mt_decoder_layer *l = &d->layer[i];
-        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq, &l->wk,   &l->wv, &l->wo,
-                                 &l->bq,      &l->bk,        &l->bv, &l->gate, &l->up, &l->down};
+        struct mt_mat **all[] = {&l->norm_in, &l->norm_post, &l->wq, &l->wk,  &l->wv,
+                                 &l->wo,      &l->bq,        &l->bk, &l->bv,  &l->q_norm,
+                                 &l->k_norm,  &l->gate,      &l->up, &l->down};
         for (size_t j = 0; j < MT_COUNT(all); j++)
             mt_unbind(be, all[j]);
+        mt_moe_free(&l->moe, be);
     }
+    mt_moe_scratch_free(&d->moe, be);
     if (d->head == d->embed)
         d->head = NULL;
     mt_unbind(be, &d->head);
@@ -231,16 +252,25 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
 {
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
+    const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base};
     int n = batch->n_rows;
 
     op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
     op->linear(d->be, d->q, d->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, n);
     op->linear(d->be, d->k, d->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, n);
     op->linear(d->be, d->v, d->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->rope_append(d->be, kv, i, d->cfg.rope_base, batch, d->q, d->q_sink, d->k, d->v);
+    if (l->q_norm) {
+        op->rms_norm(d->be, d->q, d->q, l->q_norm, d->cfg.eps, n);
+        op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
+    }
+    op->rope_append(d->be, kv, i, rope, batch, d->q, d->q_sink, d->k, d->v);
     op->attention(d->be, kv, i, batch, d->att, d->q, d->q_sink);
     op->linear(d->be, d->x, d->att, l->wo, NULL, MT_ACT_NONE, d->x, n);
     op->rms_norm(d->be, d->h, d->x, l->norm_post, d->cfg.eps, n);
+    if (l->moe.experts) {
+        mt_moe_run(&l->moe, d->be, &d->moe, d->x, d->h, n);
+        return;
+    }
     op->linear(d->be, d->gate, d->h, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
     op->linear(d->be, d->up, d->h, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
     op->gated(d->be, d->gate, d->gate, d->up, n);

@@ -1,18 +1,19 @@
 /*
  * decoder.h: the Qwen-type text model that the families share: RMSNorm, GQA with rotary positions,
- * gated MLP. Internal to lib/model.
+ * gated MLP or a mixture of experts. Internal to lib/model.
  */
 #ifndef MT_DECODER_H
 #define MT_DECODER_H
 
-#include "model/model.h"
+#include "model/moe.h"
 
 struct mt_decoder_config {
     int vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
     double rope_base;
     float eps;
-    bool qkv_bias;
+    bool qkv_bias, qk_norm; /* qk_norm: RMSNorm of each head of Q and K, before the rotation */
     int64_t max_positions;
+    struct mt_moe_config moe; /* the layers whose MLP is a mixture of experts */
 };
 
 /* Read a text_config object; errors name the field. where: "DIR/config.json: text_config". */
@@ -22,8 +23,10 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
 struct mt_decoder_layer {
     struct mt_mat *norm_in, *norm_post;
     struct mt_mat *wq, *wk, *wv, *wo;
-    struct mt_mat *bq, *bk, *bv; /* NULL without qkv_bias */
-    struct mt_mat *gate, *up, *down;
+    struct mt_mat *bq, *bk, *bv;     /* NULL without qkv_bias */
+    struct mt_mat *q_norm, *k_norm;  /* NULL without qk_norm */
+    struct mt_mat *gate, *up, *down; /* NULL in a layer with experts */
+    struct mt_moe moe;
 };
 
 struct mt_decoder {
@@ -35,6 +38,7 @@ struct mt_decoder {
     int *iota; /* 0, 1, 2, … for copies of whole runs */
     /* Activations, step_rows each; logits and last: want_rows. */
     struct mt_rows x, h, q, q_sink, k, v, att, gate, up, last, logits;
+    struct mt_moe_scratch moe;
 };
 
 /*

@@ -66,7 +66,8 @@ void mt_ear_free(struct mt_ear **ear)
 
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
 {
-    return m->family->ear_bytes(m, frame_samples, backlog);
+    return mt_ear_cap(m, frame_samples, backlog) * (int64_t)sizeof(float) +
+           m->be->ops->rows_bytes(m->be, mt_ear_rows_max(m, frame_samples), m->info.hidden);
 }
 
 int mt_ear_rows_max(const struct mt_model *m, int frame_samples)

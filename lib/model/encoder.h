@@ -12,6 +12,13 @@ struct mt_encoder_config {
     bool k_bias; /* Whisper's k_proj has none */
 };
 
+/*
+ * d_model, encoder_layers, encoder_attention_heads, encoder_ffn_dim and activation_function of an
+ * audio_config. k_bias is the family's.
+ */
+int mt_encoder_config_parse(const json_t *audio, const char *where, struct mt_encoder_config *out,
+                            struct mt_err *e);
+
 struct mt_encoder_layer {
     struct mt_mat *ln1_w, *ln1_b, *wq, *bq, *wk, *bk, *wv, *bv, *wo, *bo;
     struct mt_mat *ln2_w, *ln2_b, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
@@ -34,9 +41,21 @@ void mt_encoder_free(struct mt_encoder *enc, struct mt_backend *be);
 void mt_encoder_run(struct mt_encoder *enc, struct mt_backend *be, struct mt_rows x,
                     const struct mt_span *span, int n_spans);
 
+/*
+ * The same where each run has a cache of its own (view.kv, of mt_encoder_kv_shape): its rows are
+ * appended there, and see what its view says.
+ */
+void mt_encoder_extend(struct mt_encoder *enc, struct mt_backend *be, struct mt_rows x,
+                       const struct mt_batch *batch);
+struct mt_kv_shape mt_encoder_kv_shape(const struct mt_encoder_config *cfg, int block_tokens,
+                                       enum mt_dtype type);
+
 /* What LayerNorm of these encoders adds to the variance. */
 #define MT_ENCODER_EPS 1e-5f
-/* Position table of the Qwen towers, [rows, d]: sines of the first half, cosines of the second. */
-void mt_encoder_sinusoid(float *out, int rows, int d);
+/*
+ * Position table of the Qwen towers, [rows, d]: sines of the first half, cosines of the second.
+ * *own is the matrix's memory, to be freed after it.
+ */
+struct mt_mat *mt_encoder_sinusoid(struct mt_binder *b, float **own, int rows, int d);
 
 #endif

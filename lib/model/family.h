@@ -23,24 +23,30 @@ struct mt_model {
 struct mt_synth_shape {
     const char *name;
     const char *config; /* JSON */
+    const char *layers; /* where "layers=" goes: the keys to the number, with dots between */
 };
 
 struct mt_family {
-    const char *const *model_types;      /* config.json's model_type, NULL terminated */
+    const char *const *model_types; /* config.json's model_type, NULL terminated */
+    /* Is this checkpoint, whose config.json is missing or says no type, one of ours? NULL: never. */
+    bool (*recognise)(const struct mt_weights *w);
     const struct mt_synth_shape *shapes; /* ends with a NULL name */
 
     /*
      * Bind everything of a model whose weights, backend and options are set; fill info and own.
-     * config is the root of config.json, where its name for errors.
+     * config is the root of config.json, or NULL where the release has none and the family has
+     * recognise; where is its name for errors.
      */
     int (*open)(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e);
     void (*close)(struct mt_model *m);
-    int (*layout)(const struct mt_model *m, enum mt_mode mode, const char *system,
-                  struct mt_layout *out, struct mt_err *e);
+    /* The talk's first part is set; the object begins with it and is the family's. */
+    int (*talk_new)(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_ear *ear, struct mt_err *e);
     int (*ear_new)(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                    struct mt_err *e);
     void (*ear_free)(struct mt_ear *ear);
-    int64_t (*ear_bytes)(const struct mt_model *m, int frame_samples, int backlog);
+    int (*state)(const struct mt_model *m, int frame_samples, int backlog,
+                 struct mt_state_kind out[MT_STATE_KINDS]);
     int (*ear_rows_max)(const struct mt_model *m, int frame_samples);
     void (*ear_skip)(struct mt_ear *ear);
     int (*encode)(struct mt_model *m, struct mt_ear **ears, int n);
@@ -49,9 +55,17 @@ struct mt_family {
     struct mt_kv_shape (*kv_shape)(const struct mt_model *m, int block_tokens, enum mt_dtype type);
     int (*step)(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits);
+    /* mt_model_teach_input and mt_model_teach_codes; NULL without codebooks. */
+    void (*teach_input)(struct mt_model *m, const int32_t *frames, int64_t t, int n, int32_t *text,
+                        struct mt_rows out);
+    void (*teach_codes)(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                        void (*logits)(void *ctx, int k, struct mt_rows logits, int n), void *ctx);
+    /* NULL: it does not speak. */
+    void (*speak)(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
+                  int n);
 };
 
-extern const struct mt_family mt_family_qwen2_5_omni;
+extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
 
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families
@@ -74,18 +88,56 @@ struct mt_ear {
 int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
                 struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
+/* Bytes of mt_ear itself: the queue of samples and the rows. */
+int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog);
 /* Samples of the frame that comes next, frame_samples but for a last rest (padded to frame_min). */
 int mt_ear_next_samples(const struct mt_ear *ear);
 /* The front end has consumed the first n waiting samples. */
 void mt_ear_consume(struct mt_ear *ear, int64_t n);
 
-/* ChatML turns (the Qwen models and MiniCPM-o): the layout of mt_model_layout. */
+/* What every talk begins with: what kind it is. */
+struct mt_talk_kind {
+    void (*free)(struct mt_talk *t);
+    int64_t (*bytes)(const struct mt_talk *t);
+    const int32_t *(*prompt)(const struct mt_talk *t, int *n);
+    int (*marks)(const struct mt_talk *t);
+    int (*draws)(const struct mt_talk *t); /* NULL: no rule of its own */
+    int (*begin)(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
+    void (*rules)(const struct mt_talk *t, struct mt_sample *p); /* NULL: none */
+    struct mt_said (*drawn)(struct mt_talk *t, int32_t token);
+    const float *(*speech)(const struct mt_talk *t, int *n); /* NULL: it does not speak */
+};
+struct mt_talk {
+    const struct mt_talk_kind *kind;
+};
+
+/*
+ * The plain course, layout.c: the same marks around every frame's audio, an answer up to a stop
+ * token.
+ */
+struct mt_layout {
+    int32_t *open;   /* once, before the first frame: the system prompt */
+    int32_t *before; /* each frame: before its audio rows … */
+    int32_t *after;  /* … and behind them; then the answer is decoded */
+    int32_t *close;  /* before the next frame: the end of the answer, said by the model or not */
+    int n_open, n_before, n_after, n_close;
+    int32_t stop[4]; /* tokens that end an answer; none in free mode */
+    int n_stop;
+};
+/* Takes what l owns, also on failure (-ENOMEM). */
+int mt_layout_talk(struct mt_talk **out, struct mt_layout *l, struct mt_err *e);
+void mt_layout_free(struct mt_layout *l);
+
+/* ChatML turns (the Qwen models and MiniCPM-o). *out is the caller's; untouched on failure. */
 struct mt_chatml {
     const char *audio_bos, *audio_eos; /* around the audio rows of a turn */
     const char *default_system;        /* NULL: none */
 };
 int mt_chatml_layout(const struct mt_tokenizer *t, const struct mt_chatml *c, enum mt_mode mode,
                      const char *system, struct mt_layout *out, struct mt_err *e);
+/* … and the talk of it. */
+int mt_chatml_talk(struct mt_talk **out, const struct mt_tokenizer *t, const struct mt_chatml *c,
+                   enum mt_mode mode, const char *system, struct mt_err *e);
 
 #endif

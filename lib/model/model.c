@@ -11,13 +11,16 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/file.h"
+#include "model/source.h"
+#include "model/tokenizer.h"
 
 #define CONFIG_BYTES (4 << 20) /* the released ones have some 14000 … */
 #define CONFIG_ITEMS (1 << 16) /* … and some hundred values */
 #define CONFIG_DEPTH 32
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
-static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
+static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
+                                                   &mt_family_moshi};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
@@ -32,16 +35,34 @@ static const struct mt_synth_shape *find_shape(const char *name, const struct mt
     return NULL;
 }
 
+const char *mt_model_synth_name(int i)
+{
+    for (size_t k = 0; k < MT_COUNT(families); k++)
+        for (const struct mt_synth_shape *s = families[k]->shapes; s->name; s++)
+            if (i-- == 0)
+                return s->name;
+    return NULL;
+}
+
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[200] = "";
+    char known[600] = "";
+    const char *one;
     size_t n = 0;
 
-    for (size_t i = 0; i < MT_COUNT(families); i++)
-        for (const struct mt_synth_shape *s = families[i]->shapes; s->name && n < sizeof(known);
-             s++)
-            n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", s->name);
+    for (int i = 0; (one = mt_model_synth_name(i)) && n < sizeof(known); i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", one);
     return mt_err_set(e, -EINVAL, "synth:%s: unknown shape (%s)", name, known);
+}
+
+/* "a.b.c" in nested objects. */
+static void set_number(json_t *config, const char *keys, int64_t value)
+{
+    const char *dot;
+
+    for (; (dot = strchr(keys, '.')); keys = dot + 1)
+        config = json_object_getn(config, keys, (size_t)(dot - keys));
+    json_object_set_new(config, keys, json_integer(value));
 }
 
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
@@ -55,10 +76,8 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     if (!(shape = find_shape(s.name, &m->family)))
         return unknown_shape(s.name, e);
     json_t *config = json_loads(shape->config, 0, NULL);
-    json_t *thinker = json_object_get(config, "thinker_config");
     if (s.layers)
-        json_object_set_new(json_object_get(thinker, "text_config"), "num_hidden_layers",
-                            json_integer(s.layers));
+        set_number(config, shape->layers, s.layers);
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
     m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
@@ -89,7 +108,9 @@ static bool has_tokenizer(const char *dir)
         if (snprintf(path, sizeof(path), "%s/%s", dir, file[i]) < (int)sizeof(path) &&
             access(path, F_OK) == 0)
             return true;
-    return false;
+    char *spm = mt_tokenizer_spm_path(dir);
+    free(spm);
+    return spm != NULL;
 }
 
 /* One of a kind that is not ours leaves a model without: only what needs words says why. */
@@ -105,9 +126,84 @@ static int open_tokenizer(struct mt_model *m, const char *dir, struct mt_err *e)
     return rc < 0 ? mt_err_set(e, rc, "%s", why.text) : 0;
 }
 
+/* moshi_name is how Kyutai's config.json calls the file of the weights. */
+static int open_weights(struct mt_model *m, const char *dir, const json_t *config, struct mt_err *e)
+{
+    const char *name = json_string_value(json_object_get(config, "moshi_name"));
+    char show[MT_SHOW_MAX];
+
+    if (!name)
+        return mt_weights_open_safetensors(&m->weights, dir, e);
+    if (!*name || strchr(name, '/'))
+        return mt_err_set(e, -EPROTO, "%s/config.json: moshi_name '%s' is no name of a file there",
+                          dir, mt_show(show, name));
+    char *path = mt_path_join(dir, name);
+    int rc = path ? mt_weights_open_safetensors_file(&m->weights, path, e)
+                  : mt_err_set(e, -ENOMEM, "out of memory");
+    free(path);
+    return rc;
+}
+
+/* "qwen2_5_omni, …": the model types that the families take. */
+static const char *known_types(char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < MT_COUNT(families); i++)
+        for (const char *const *t = families[i]->model_types; *t && n < size; t++)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", *t);
+    return out;
+}
+
+static int load_config(json_t **out, const char *path, struct mt_err *e)
+{
+    *out = NULL;
+    if (access(path, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    int rc = mt_json_load(out, path, CONFIG_BYTES, CONFIG_ITEMS, CONFIG_DEPTH, e);
+    if (rc == 0 && !json_is_object(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        rc = mt_err_set(e, -EPROTO, "%s: model_type is missing: not a JSON object", path);
+    }
+    return rc;
+}
+
+/* Some releases say what they are by their tensors alone. */
+static int find_family(struct mt_model *m, const char *dir, const char *path, const json_t *config,
+                       struct mt_err *e)
+{
+    const json_t *type = json_object_get(config, "model_type");
+    char show[MT_SHOW_MAX], known[400];
+    struct mt_err why = {0};
+    int rc;
+
+    m->family = find_type(json_string_value(type));
+    if (type && !m->family)
+        return mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (%s)", path,
+                          json_is_string(type) ? mt_show(show, json_string_value(type))
+                                               : "(no string)",
+                          known_types(known, sizeof(known)));
+    if ((rc = open_weights(m, dir, config, &why)) < 0)
+        return rc == -ENOENT && !config ? mt_err_set(e, rc, "%s: %s", path, strerror(ENOENT))
+                                        : mt_err_set(e, rc, "%s", why.text);
+    for (size_t i = 0; i < MT_COUNT(families) && !m->family; i++)
+        if (families[i]->recognise && families[i]->recognise(m->weights))
+            m->family = families[i];
+    if (!m->family && config)
+        return mt_err_set(e, -ENOTSUP, "%s: model_type is missing (%s)", path,
+                          known_types(known, sizeof(known)));
+    if (!m->family)
+        return mt_err_set(e, -ENOENT, "%s: %s, and the tensors are of no model that needs none",
+                          path, strerror(ENOENT));
+    snprintf(m->info.name, sizeof(m->info.name), "%s",
+             type ? json_string_value(type) : m->family->model_types[0]);
+    return 0;
+}
+
 static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 {
-    char path[4096], show[MT_SHOW_MAX];
+    char path[4096];
     json_t *config;
     struct stat st;
     int rc;
@@ -120,21 +216,13 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
                           dir);
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
-    if ((rc = mt_json_load(&config, path, CONFIG_BYTES, CONFIG_ITEMS, CONFIG_DEPTH, e)) < 0)
+    if ((rc = load_config(&config, path, e)) < 0)
         return rc;
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    m->family = find_type(type);
-    if (!json_is_object(config) || !m->family) {
-        rc = mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (qwen2_5_omni)", path,
-                        type ? mt_show(show, type) : "(none)");
-    } else {
-        snprintf(m->info.name, sizeof(m->info.name), "%s", type);
-        rc = mt_weights_open_safetensors(&m->weights, dir, e);
-        if (rc == 0 && has_tokenizer(dir))
-            rc = open_tokenizer(m, dir, e);
-        if (rc == 0)
-            rc = m->family->open(m, config, path, e);
-    }
+    rc = find_family(m, dir, path, config, e);
+    if (rc == 0 && has_tokenizer(dir))
+        rc = open_tokenizer(m, dir, e);
+    if (rc == 0)
+        rc = m->family->open(m, config, config ? path : dir, e);
     json_decref(config);
     return rc;
 }
@@ -203,19 +291,10 @@ struct mt_backend *mt_model_backend(const struct mt_model *m)
     return m->be;
 }
 
-int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                    struct mt_layout *out, struct mt_err *e)
+int mt_model_state(const struct mt_model *m, int frame_samples, int backlog,
+                   struct mt_state_kind out[MT_STATE_KINDS])
 {
-    if (!m->tokenizer && m->no_tokenizer.code)
-        return mt_err_set(e, m->no_tokenizer.code, "%s", m->no_tokenizer.text);
-    if (!m->tokenizer)
-        return mt_err_set(
-            e, -ENOENT,
-            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt)");
-    if (mt_tokenizer_size(m->tokenizer) > m->info.vocab)
-        return mt_err_set(e, -EPROTO, "the tokenizer has ids up to %d, the model %d rows",
-                          mt_tokenizer_size(m->tokenizer) - 1, m->info.vocab);
-    return m->family->layout(m, mode, system, out, e);
+    return m->family->state(m, frame_samples, backlog, out);
 }
 
 int mt_model_encode(struct mt_model *m, struct mt_ear **ears, int n)
@@ -231,6 +310,9 @@ int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float *
 {
     int64_t unseen;
 
+    if (!m->family->embed_clip)
+        return mt_err_set(e, -ENOTSUP, "%s hears codes, not rows (mt-probe codec shows them)",
+                          m->info.name);
     return m->family->embed_clip(m, pcm, n, rows, n_rows, mel_frames ? mel_frames : &unseen, e);
 }
 
@@ -243,4 +325,16 @@ int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *st
                   struct mt_rows *logits)
 {
     return m->family->step(m, kv, step, logits);
+}
+
+void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
+                          int32_t *text, struct mt_rows out)
+{
+    m->family->teach_input(m, frames, t, n, text, out);
+}
+
+void mt_model_teach_codes(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                          void (*logits)(void *ctx, int k, struct mt_rows logits, int n), void *ctx)
+{
+    m->family->teach_codes(m, frames, at, n, logits, ctx);
 }

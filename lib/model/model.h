@@ -106,9 +106,14 @@ struct mt_model_info {
     int vocab;
     int layers, heads, kv_heads, head_dim, hidden;
     int64_t max_positions; /* trained range */
-    int sample_rate_hz;    /* of everything that mt_ear_push takes */
-    int beat_samples;      /* the model's own frame length */
-    int frame_step;        /* a frame's length is a multiple of this many samples … */
+    int64_t context;       /* tokens that attention reaches by the model's own rule; 0: all */
+    /* Codes beside the text at every position: books in all (0: none), those it makes, size. */
+    int codebooks, codebooks_made, code_bins;
+    int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
+    int sample_rate_hz; /* of everything that mt_ear_push takes */
+    int speech_rate_hz; /* of what it speaks; 0: it does not */
+    int beat_samples;   /* the model's own frame length */
+    int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
@@ -132,6 +137,8 @@ struct mt_synth_spec {
     enum mt_dtype type;
 };
 int mt_synth_spec_parse(struct mt_synth_spec *out, const char *list, struct mt_err *e);
+/* The names of the shapes, i = 0…; NULL behind the last. */
+const char *mt_model_synth_name(int i);
 
 /*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the
@@ -145,33 +152,11 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
 void mt_model_close(struct mt_model **m);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /*
- * NULL when a directory holds none that we read: then there are no sessions (mt_model_layout says so), only
- * teacher forcing.
+ * NULL when a directory holds none that we read: then there are no sessions (mt_talk_new says so),
+ * only teacher forcing.
  */
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m);
 struct mt_backend *mt_model_backend(const struct mt_model *m);
-
-/* How a call is laid out in tokens; made once a session, from the model's own template. */
-enum mt_mode { MT_MODE_TURN, MT_MODE_FREE };
-struct mt_layout {
-    int32_t *open;   /* once, before the first frame: the system prompt */
-    int32_t *before; /* each frame: before its audio rows … */
-    int32_t *after;  /* … and behind them; then the answer is decoded */
-    int32_t
-        *close; /* before the next frame: the end of the answer, be it said by the model or not */
-    int n_open, n_before, n_after, n_close;
-    int32_t stop[4]; /* tokens that end an answer; none in free mode */
-    int n_stop;
-};
-/*
- * system: text of the system turn, NULL for the model's default, "" for none; special tokens
- * spelled in it are text. *out is the caller's, to be freed; untouched on failure: -EILSEQ (system
- * is no UTF-8), -ENOENT (no tokenizer), -EPROTO (a tokenizer of another model: ids beyond the
- * table, a mark missing), -ENOMEM.
- */
-int mt_model_layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                    struct mt_layout *out, struct mt_err *e);
-void mt_layout_free(struct mt_layout *l);
 
 /* ---- audio into the model ---- */
 
@@ -185,8 +170,7 @@ struct mt_ear;
 int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                struct mt_err *e);
 void mt_ear_free(struct mt_ear **ear);
-/* Bytes of one ear, and the most audio rows one of its frames gives. */
-int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
+/* The most audio rows one of its frames gives. */
 int mt_ear_rows_max(const struct mt_model *m, int frame_samples);
 /* Take up to n samples; returns how many fitted. */
 int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n);
@@ -223,6 +207,77 @@ int mt_ear_mel_frames(const struct mt_ear *ear);
 int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **rows,
                         int64_t *n_rows, int64_t *mel_frames, struct mt_err *e);
 
+/* ---- the course of a call ---- */
+
+enum mt_mode { MT_MODE_TURN, MT_MODE_FREE };
+
+/*
+ * One session's course, token by token: which tokens stand around a frame's audio, how its answer
+ * is drawn, and what each drawn token means. The model's own template and rules; bounded, allocated
+ * here.
+ *
+ *   begin (what is fed before the answer) -> rules, draw, drawn -> feed next, rules, draw, drawn …
+ *
+ * until an answer ends by itself or is cut short by the caller; then the next frame begins.
+ */
+struct mt_talk;
+/*
+ * system: text of the system turn, NULL for the model's default, "" for none; special tokens
+ * spelled in it are text. ear: the session's, which outlives the talk. *out is NULL on failure:
+ * -EILSEQ (system is no UTF-8), -ENOENT (no tokenizer), -EPROTO (a tokenizer of another model: ids
+ * beyond the table, a mark missing), -ENOTSUP (a mode that the model has not), -ENOMEM.
+ */
+int mt_talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                struct mt_ear *ear, struct mt_err *e);
+void mt_talk_free(struct mt_talk **t);
+int64_t mt_talk_bytes(const struct mt_talk *t);
+/* The first tokens of the call, before its first frame: the talk's. */
+const int32_t *mt_talk_prompt(const struct mt_talk *t, int *n);
+/* Most positions that a frame feeds beside prompt and audio rows: marks, what was drawn last. */
+int mt_talk_marks(const struct mt_talk *t);
+/* Most tokens that a frame draws by the model's own rules. INT_MAX: no such rule. */
+int mt_talk_draws(const struct mt_talk *t);
+/*
+ * A frame begins: writes its feed to ids [marks + audio_rows, and the prompt in the first one] and
+ * returns its length. Its audio rows are to lie at *audio_at on; there stands -1, or a token whose
+ * embedding the model adds to the row.
+ */
+int mt_talk_begin(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
+/* How the next token is drawn: p comes with what the session asked for. */
+void mt_talk_rules(const struct mt_talk *t, struct mt_sample *p);
+/* What a drawn token means. */
+struct mt_said {
+    int32_t show; /* a token whose text the listener reads, or -1 */
+    bool unsay;   /* the answer's text so far is void */
+    bool end;     /* of the answer */
+    int32_t feed; /* unless it ended: what is fed before the next draw */
+};
+struct mt_said mt_talk_drawn(struct mt_talk *t, int32_t token);
+/*
+ * What the models that speak do once a step's tokens are drawn (all of them noted by mt_talk_drawn):
+ * talks [n] in the order of the wanted rows of that step, NULL where nothing could be drawn; params
+ * as they were drawn with.
+ */
+void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
+                    int n);
+/*
+ * The sound of the answer just drawn, speech_rate_hz in mt_model_info; *n 0 without. Valid until the
+ * next mt_model_speak.
+ */
+const float *mt_talk_speech(const struct mt_talk *t, int *n);
+
+/*
+ * What one session owns beside its tokens in the pool, by kind, exact: frames of frame_samples,
+ * backlog as for mt_ear_new. Returns the number of kinds. Names are words of the ready line.
+ */
+enum { MT_STATE_KINDS = 8 };
+struct mt_state_kind {
+    const char *name;
+    int64_t bytes;
+};
+int mt_model_state(const struct mt_model *m, int frame_samples, int backlog,
+                   struct mt_state_kind out[MT_STATE_KINDS]);
+
 /* ---- a step ---- */
 
 /* Audio rows that enter a step: rows row..row+n-1 of the batch are src's first n rows. */
@@ -233,7 +288,7 @@ struct mt_audio_rows {
 
 struct mt_step {
     struct mt_batch batch;
-    const int32_t *ids; /* [n_rows] a token, or -1 where audio rows go */
+    const int32_t *ids; /* [n_rows] a token; -1 where audio rows go, but see mt_talk_begin */
     const struct mt_audio_rows *audio;
     int n_audio;
     const int *want; /* rows whose logits are needed, ascending */
@@ -250,5 +305,20 @@ struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
  */
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
                   struct mt_rows *logits);
+
+/*
+ * Teacher forcing of a model with codebooks. frames [n][1 + codebooks]: a text token (up to
+ * text_card) and codes (up to code_bins, their initial one), -1 for none, not delayed: the model does that. The
+ * input of steps t..t+n-1: text tokens for mt_step's ids, and audio rows that every position has.
+ */
+void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
+                          int32_t *text, struct mt_rows out);
+/*
+ * After a step whose n wanted rows are the steps at[]: the logits of each made codebook k in turn,
+ * [n, code_bins], valid during the call.
+ */
+void mt_model_teach_codes(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                          void (*logits)(void *ctx, int k, struct mt_rows logits, int n),
+                          void *ctx);
 
 #endif

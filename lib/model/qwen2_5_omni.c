@@ -9,14 +9,13 @@
  * Live, a block's clamp knows the maximum so far only; offline, the clip's.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/bind.h"
-#include "model/decoder.h"
 #include "model/encoder.h"
-#include "model/family.h"
+#include "model/mel_ear.h"
+#include "model/thinker.h"
 
 enum {
     CLIP_MAX_S = 300,    /* the authors' extractor cuts a clip there */
@@ -44,47 +43,28 @@ struct omni {
     int *iota;
 };
 
-struct omni_ear {
-    struct mt_ear base;
-    struct mt_mel_stream stream;
-    float running; /* maximum of the log-mel so far */
-};
-
 /* ---- configuration ---- */
 
 static int parse_tower(const json_t *audio, const char *where, struct tower *t,
                        struct mt_encoder_config *enc, struct mt_err *e)
 {
-    int64_t v[8];
+    int64_t bands, window, out, positions;
     int rc;
 
-    if (!json_is_object(audio))
-        return mt_err_set(e, -EPROTO, "%s is missing or not an object", where);
-    if ((rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &v[0], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "d_model", 4, 1 << 16, MT_NEED, &v[1], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_layers", 1, 1024, MT_NEED, &v[2], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "encoder_attention_heads", 1, 4096, MT_NEED, &v[3], e)) <
-            0 ||
-        (rc = mt_config_int(audio, where, "encoder_ffn_dim", 1, 1 << 20, MT_NEED, &v[4], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &v[5], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &v[6], e)) < 0 ||
-        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &v[7], e)) <
-            0 ||
-        (rc = mt_config_word(audio, where, "activation_function", "gelu", e)) < 0)
+    if ((rc = mt_encoder_config_parse(audio, where, enc, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "num_mel_bins", 1, 512, 128, &bands, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "n_window", 4, 1500, 100, &window, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "output_dim", 2, 1 << 17, MT_NEED, &out, e)) < 0 ||
+        (rc = mt_config_int(audio, where, "max_source_positions", 1, 1 << 16, 1500, &positions,
+                            e)) < 0)
         return rc;
-    if (v[1] % v[3] || v[1] % 2)
-        return mt_err_set(
-            e, -EPROTO,
-            "%s: d_model %lld is not even or no multiple of encoder_attention_heads %lld", where,
-            (long long)v[1], (long long)v[3]);
-    if (v[5] % 2 || v[5] > v[7])
+    if (window % 2 || window > positions)
         return mt_err_set(e, -EPROTO, "%s: n_window %lld is odd or above max_source_positions %lld",
-                          where, (long long)v[5], (long long)v[7]);
-    t->bands = (int)v[0];
-    t->d_model = (int)v[1];
-    t->n_window = (int)v[5];
-    t->out_dim = (int)v[6];
-    *enc = (struct mt_encoder_config){(int)v[1], (int)v[2], (int)v[3], (int)v[4], false};
+                          where, (long long)window, (long long)positions);
+    t->bands = (int)bands;
+    t->d_model = enc->d_model;
+    t->n_window = (int)window;
+    t->out_dim = (int)out;
     return 0;
 }
 
@@ -122,14 +102,7 @@ static int bind_tower(struct omni *o, const struct mt_encoder_config *enc, struc
     t->post_b = mt_bind_vector(b, d, "%saudio_tower.ln_post.bias", prefix);
     t->proj_w = mt_bind_matrix(b, t->out_dim, d, "%saudio_tower.proj.weight", prefix);
     t->proj_b = mt_bind_vector(b, t->out_dim, "%saudio_tower.proj.bias", prefix);
-    if (b->rc < 0)
-        return b->rc;
-    if (!(o->sinusoid = mt_alloc(mt_mul((size_t)n, (size_t)d), sizeof(float))))
-        return mt_err_set(b->e, -ENOMEM, "out of memory");
-    mt_encoder_sinusoid(o->sinusoid, n, d);
-    struct mt_bytes table = {o->sinusoid, MT_F32, n, d};
-    if ((b->rc = b->be->ops->mat_new(b->be, &t->sinusoid, &table)) < 0)
-        return mt_err_set(b->e, b->rc, "no memory for the position table");
+    t->sinusoid = mt_encoder_sinusoid(b, &o->sinusoid, n, d);
     t->mel = mt_bind_rows(b, rows, t->bands);
     t->c1 = mt_bind_rows(b, rows, d);
     t->c1_scratch = mt_bind_rows(b, rows, 3 * t->bands);
@@ -198,10 +171,12 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
     return frames / block * block_rows(block) + block_rows(frames % block);
 }
 
-static int64_t ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
+static int state(const struct mt_model *m, int frame_samples, int backlog,
+                 struct mt_state_kind out[MT_STATE_KINDS])
 {
-    return (int64_t)sizeof(struct omni_ear) + mt_ear_cap(m, frame_samples, backlog) * 4 +
-           (int64_t)ear_rows_max(m, frame_samples) * m->info.hidden * 4;
+    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_mel_ear) +
+                                                 mt_ear_bytes(m, frame_samples, backlog)};
+    return 1;
 }
 
 static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
@@ -209,13 +184,13 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
 {
     const struct omni *o = m->own;
     int rest = frame_samples / MT_MEL_HOP % block_frames(o);
-    struct omni_ear *ear = calloc(1, sizeof(*ear));
+    struct mt_mel_ear *ear = calloc(1, sizeof(*ear));
     int rc;
 
     *out = NULL;
     if (!ear)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    rc = mt_ear_init(&ear->base, m, frame_samples, backlog, true, e);
+    rc = mt_mel_ear_init(ear, m, frame_samples, backlog, e);
     if (rc == 0 && rest && rest < BLOCK_MIN_FRAMES)
         rc = mt_err_set(e, -EINVAL, "a frame of %.0f ms leaves a block of %d ms (at least %d ms)",
                         1e3 * frame_samples / MT_MEL_RATE, rest * 10, BLOCK_MIN_FRAMES * 10);
@@ -224,8 +199,6 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
         free(ear);
         return rc;
     }
-    mt_mel_stream_init(&ear->stream);
-    ear->running = -INFINITY;
     *out = &ear->base;
     return 0;
 }
@@ -240,51 +213,26 @@ static void ear_free(struct mt_ear *base)
 static int ear_next_frames(const struct mt_ear *base)
 {
     const struct omni *o = base->m->own;
-    int frames = (mt_ear_next_samples(base) + MT_MEL_HOP - 1) / MT_MEL_HOP;
+    int frames = mt_mel_ear_next((const struct mt_mel_ear *)base);
     int rest = frames % block_frames(o);
 
     return rest && rest < BLOCK_MIN_FRAMES ? frames - rest + BLOCK_MIN_FRAMES : frames;
 }
 
-/* The next n raw mel frames of the session's audio; behind its end stands silence. */
-static void ear_mel(struct omni_ear *ear, float *out, int n)
-{
-    static const float silence[MT_MEL_HOP * BLOCK_MIN_FRAMES];
-    const struct omni *o = ear->base.m->own;
-    int bands = o->tower.bands, got = 0;
-    int64_t used;
-
-    while (got < n && ear->base.n > 0) {
-        int rows = mt_mel_push(o->mel, &ear->stream, ear->base.pcm, ear->base.n, false,
-                               out + (int64_t)got * bands, n - got, &used);
-        if (rows == 0 && used == 0)
-            break;
-        got += rows;
-        mt_ear_consume(&ear->base, used);
-    }
-    while (got < n) {
-        int rows = mt_mel_push(o->mel, &ear->stream, silence, MT_COUNT(silence), false,
-                               out + (int64_t)got * bands, n - got, &used);
-        if (rows == 0 && used == 0)
-            break;
-        got += rows;
-    }
-}
-
 /* Next block of the frame in work: at most block_frames, clamped by the running maximum. */
-static int ear_block(struct omni_ear *ear, float *out, int left)
+static int ear_block(struct mt_mel_ear *ear, float *out, int left)
 {
     const struct omni *o = ear->base.m->own;
     int n = left < block_frames(o) ? left : block_frames(o);
 
-    ear_mel(ear, out, n);
+    mt_mel_ear_pull(ear, o->mel, o->tower.bands, out, n);
     mt_mel_scale(out, n, o->tower.bands, &ear->running);
     return n;
 }
 
 static void ear_skip(struct mt_ear *base)
 {
-    struct omni_ear *ear = (struct omni_ear *)base;
+    struct mt_mel_ear *ear = (struct mt_mel_ear *)base;
     const struct omni *o = base->m->own;
 
     for (int left = ear_next_frames(base); left > 0;)
@@ -325,7 +273,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
     struct pass p = {.m = m};
 
     for (int i = 0; i < n; i++) {
-        struct omni_ear *ear = (struct omni_ear *)ears[i];
+        struct mt_mel_ear *ear = (struct mt_mel_ear *)ears[i];
         ears[i]->n_rows = 0;
         ears[i]->mel_frames = ear_next_frames(ears[i]);
         for (int left = ear_next_frames(ears[i]); left > 0;) {
@@ -350,7 +298,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
                       int64_t *n_rows, int64_t *mel_frames, struct mt_err *e)
 {
     struct omni *o = m->own;
-    int64_t frames = mt_mel_clip_frames(n), total = 0, at = 0;
+    int64_t frames = mt_mel_clip_frames(MT_MEL_PADDED, n), total = 0, at = 0;
     int bands = o->tower.bands, block = block_frames(o), rc;
 
     *rows = NULL;
@@ -364,7 +312,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
                           (long long)n, 2 * MT_MEL_HOP + 1);
     float *mel = malloc(mt_mul(mt_mul((size_t)frames, (size_t)bands), sizeof(*mel)));
     float *out = malloc(mt_mul(mt_mul((size_t)total, (size_t)m->info.hidden), sizeof(*out)));
-    rc = mel && out ? mt_mel_clip(o->mel, pcm, n, mel) : -ENOMEM;
+    rc = mel && out ? mt_mel_clip(o->mel, MT_MEL_PADDED, pcm, n, mel) : -ENOMEM;
     if (rc < 0) {
         free(mel);
         free(out);
@@ -389,89 +337,42 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
 
 /* ---- the model ---- */
 
-static int make_tokenizer(struct mt_model *m, const json_t *thinker, const char *where,
-                          struct mt_err *e)
-{
-    static const char *const text[] = {"<|endoftext|>", "<|im_start|>",  "<|im_end|>",
-                                       "<|AUDIO|>",     "<|audio_bos|>", "<|audio_eos|>"};
-    static const char *const key[] = {
-        "endoftext",         "im_start", "im_end", "audio_token_index", "audio_start_token_id",
-        "audio_end_token_id"};
-    struct mt_special special[MT_COUNT(text)];
-    int64_t id;
-    int rc;
-
-    for (size_t i = 0; i < MT_COUNT(text); i++) {
-        rc = mt_config_int(thinker, where, key[i], 0, m->info.vocab - 1, MT_NEED, &id, e);
-        if (rc < 0)
-            return rc;
-        special[i] = (struct mt_special){text[i], (int32_t)id};
-    }
-    return mt_tokenizer_synth(&m->tokenizer, m->info.vocab, special, MT_COUNT(special), e);
-}
-
-static int fill_info(struct mt_model *m, const json_t *thinker, const char *where, struct mt_err *e)
-{
-    const struct omni *o = m->own;
-    const struct mt_decoder_config *c = &o->lm.cfg;
-    int64_t audio_id;
-    const char *key =
-        json_object_get(thinker, "audio_token_index") ? "audio_token_index" : "audio_token_id";
-    /* An id outside the table is a model that never hears; teacher forcing of text still works. */
-    int rc = mt_config_int(thinker, where, key, 0, 1 << 24, MT_NEED, &audio_id, e);
-
-    if (rc < 0)
-        return rc;
-    m->info.vocab = c->vocab;
-    m->info.layers = c->layers;
-    m->info.heads = c->heads;
-    m->info.kv_heads = c->kv_heads;
-    m->info.head_dim = c->head_dim;
-    m->info.hidden = c->hidden;
-    m->info.max_positions = c->max_positions;
-    m->info.sample_rate_hz = MT_MEL_RATE;
-    m->info.beat_samples = block_frames(o) * MT_MEL_HOP;
-    m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
-    m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
-    m->info.lookahead_samples = MT_MEL_LOOKAHEAD;
-    m->info.audio_id = (int32_t)audio_id;
-    return 0;
-}
-
 static int open_model(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e)
 {
-    const json_t *nested = json_object_get(config, "thinker_config");
-    const json_t *thinker = nested ? nested : config;
+    static const struct mt_thinker_mark marks[] = {
+        {"<|endoftext|>", "endoftext"},
+        {"<|im_start|>", "im_start"},
+        {"<|im_end|>", "im_end"},
+        {"<|AUDIO|>", "audio_token_index"},
+        {"<|audio_bos|>", "audio_start_token_id"},
+        {"<|audio_eos|>", "audio_end_token_id"},
+    };
     struct mt_encoder_config enc;
     struct mt_decoder_config lm;
+    struct mt_thinker t;
     struct omni *o = calloc(1, sizeof(*o));
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
-    char at[MT_WHERE_MAX], prefix[16] = "thinker.";
     int rc;
 
     m->own = o;
     if (!o)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    const char *in = nested ? "thinker_config." : "";
-    snprintf(at, sizeof(at), "%s: %stext_config", where, in);
-    if ((rc = mt_decoder_config_parse(json_object_get(thinker, "text_config"), at, &lm, e)) < 0)
+    mt_thinker_find(&t, m, config, where);
+    if ((rc = mt_decoder_config_parse(t.text, t.text_at, &lm, e)) < 0 ||
+        (rc = parse_tower(t.audio, t.audio_at, &o->tower, &enc, e)) < 0)
         return rc;
     lm.qkv_bias = true;
-    snprintf(at, sizeof(at), "%s: %saudio_config", where, in);
-    if ((rc = parse_tower(json_object_get(thinker, "audio_config"), at, &o->tower, &enc, e)) < 0)
-        return rc;
     if (o->tower.out_dim != lm.hidden)
-        return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d", at,
-                          o->tower.out_dim, lm.hidden);
-    snprintf(at, sizeof(at), "%s: %s", where, nested ? "thinker_config" : "root");
-    /* A thinker saved alone has no prefix. */
-    if (!mt_weights_has(m->weights, "thinker.model.embed_tokens.weight"))
-        prefix[0] = '\0';
-    if ((rc = mt_decoder_init(&o->lm, &lm, prefix, m->weights, m->be, &m->opts, e)) < 0 ||
-        (rc = bind_tower(o, &enc, &b, prefix)) < 0 ||
+        return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d",
+                          t.audio_at, o->tower.out_dim, lm.hidden);
+    if ((rc = mt_decoder_init(&o->lm, &lm, t.prefix, m->weights, m->be, &m->opts, e)) < 0 ||
+        (rc = bind_tower(o, &enc, &b, t.prefix)) < 0 ||
         (rc = mt_mel_new(&o->mel, o->tower.bands, e)) < 0 ||
-        (rc = fill_info(m, thinker, at, e)) < 0)
+        (rc = mt_thinker_info(m, &t, &lm, e)) < 0)
         return rc;
+    m->info.beat_samples = block_frames(o) * MT_MEL_HOP;
+    m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
+    m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
     int mel_rows = o->tower.mel_rows;
     o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
     o->span = calloc((size_t)BLOCKS_AT_ONCE * 2, sizeof(*o->span));
@@ -480,7 +381,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < mel_rows; i++)
         o->iota[i] = i;
-    return m->synthetic ? make_tokenizer(m, thinker, at, e) : 0;
+    return m->synthetic ? mt_thinker_tokenizer(m, &t, marks, MT_COUNT(marks), e) : 0;
 }
 
 static void close_model(struct mt_model *m)
@@ -500,19 +401,14 @@ static void close_model(struct mt_model *m)
     m->own = NULL;
 }
 
-static int layout(const struct mt_model *m, enum mt_mode mode, const char *system,
-                  struct mt_layout *out, struct mt_err *e)
+static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                    struct mt_ear *ear, struct mt_err *e)
 {
     static const struct mt_chatml chatml = {"<|audio_bos|>", "<|audio_eos|>",
                                             "You are a helpful assistant."};
 
-    return mt_chatml_layout(m->tokenizer, &chatml, mode, system, out, e);
-}
-
-static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
+    (void)ear;
+    return mt_chatml_talk(out, m->tokenizer, &chatml, mode, system, e);
 }
 
 static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
@@ -543,6 +439,8 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
          "\"audio_token_index\":2045,\"audio_start_token_id\":2046,\"audio_end_token_id\":2047,"   \
          "\"endoftext\":2042,\"im_start\":2043,\"im_end\":2044")
 
+#define LAYERS "thinker_config.text_config.num_hidden_layers"
+
 /* The two sizes are one shape when tiny: it has all three names. */
 static const struct mt_synth_shape shapes[] = {
     {"qwen2.5-omni-7b",
@@ -550,17 +448,19 @@ static const struct mt_synth_shape shapes[] = {
           "\"num_attention_heads\":28,\"num_key_value_heads\":4,\"intermediate_size\":18944",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":3584",
-          RELEASED_IDS)},
+          RELEASED_IDS),
+     LAYERS},
     {"qwen2.5-omni-3b",
      OMNI("\"vocab_size\":151936,\"hidden_size\":2048,\"num_hidden_layers\":36,"
           "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"intermediate_size\":11008",
           "\"d_model\":1280,\"encoder_layers\":32,\"encoder_attention_heads\":20,"
           "\"encoder_ffn_dim\":5120,\"output_dim\":2048",
-          RELEASED_IDS)},
-    {"qwen2.5-omni-tiny", TINY},
-    {"qwen2.5-omni-7b-tiny", TINY},
-    {"qwen2.5-omni-3b-tiny", TINY},
-    {NULL, NULL},
+          RELEASED_IDS),
+     LAYERS},
+    {"qwen2.5-omni-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-7b-tiny", TINY, LAYERS},
+    {"qwen2.5-omni-3b-tiny", TINY, LAYERS},
+    {NULL, NULL, NULL},
 };
 
 static const char *const types[] = {"qwen2_5_omni", "qwen2_5_omni_thinker", NULL};
@@ -570,14 +470,14 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .shapes = shapes,
     .open = open_model,
     .close = close_model,
-    .layout = layout,
+    .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
-    .ear_bytes = ear_bytes,
+    .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = kv_shape,
+    .kv_shape = mt_thinker_kv_shape,
     .step = step,
 };

@@ -57,6 +57,12 @@ static struct spread spread_of(const char *name, int n_dims, int64_t cols)
     if (ends_with(name, ".alpha") || ends_with(name, "ln_post.weight") ||
         (strstr(name, "norm") && ends_with(name, ".weight") && n_dims == 1))
         return (struct spread){1, 0.02};
+    if (ends_with(name, ".cluster_usage")) /* of a codebook: its vectors are the sums, then */
+        return (struct spread){1, 0};
+    if (ends_with(name, ".embedding_sum"))
+        return (struct spread){0, 1};
+    if (ends_with(name, ".scale")) /* what a layer adds, as the authors begin */
+        return (struct spread){0.01, 0};
     if (n_dims == 1)
         return (struct spread){0, 0.02};
     if (strstr(name, "embed_tokens"))

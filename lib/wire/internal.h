@@ -25,6 +25,12 @@ struct mt_wire_status {
 json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s,
                             const struct mt_engine *eng);
 
+/*
+ * A frame's speech as a message: {"type":"audio","session","frame","rate","bytes"} and s16le
+ * samples, malloc'ed. NULL when it has none, or without memory.
+ */
+char *mt_wire_speech(const struct mt_record *r, int rate_hz, size_t *n);
+
 /* The object as one line with its newline, malloc'ed; takes the reference. NULL without memory. */
 char *mt_wire_line(json_t *obj, size_t *n);
 

@@ -37,6 +37,36 @@ char *mt_wire_line(json_t *obj, size_t *n)
     return text;
 }
 
+char *mt_wire_speech(const struct mt_record *r, int rate_hz, size_t *n)
+{
+    size_t bytes = (size_t)r->n_speech * sizeof(int16_t), len = 0;
+    json_t *o = r->n_speech > 0 ? mt_wire_object(false, "audio") : NULL;
+    char *line, *msg;
+
+    if (!o)
+        return NULL;
+    json_object_set_new(o, "session", json_sprintf("%" PRId64, r->session));
+    json_object_set_new(o, "frame", json_integer(r->frame));
+    json_object_set_new(o, "rate", json_integer(rate_hz));
+    json_object_set_new(o, "format", json_string("s16le"));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+    line = mt_wire_line(o, &len);
+    msg = line ? realloc(line, len + bytes) : NULL;
+    if (!msg) {
+        free(line);
+        return NULL;
+    }
+    for (int i = 0; i < r->n_speech; i++) {
+        long v = lrintf(r->speech[i] * 32767.0F);
+        uint16_t s = (uint16_t)(v < -32768 ? -32768 : v > 32767 ? 32767 : v);
+
+        msg[len + 2 * (size_t)i] = (char)(s & 0xff);
+        msg[len + 2 * (size_t)i + 1] = (char)(s >> 8);
+    }
+    *n = len + bytes;
+    return msg;
+}
+
 int mt_wire_check_version(json_t *msg, struct mt_err *e)
 {
     json_t *v = json_object_get(msg, "metronome");
@@ -109,12 +139,14 @@ static int parse_members(json_t *msg, struct mt_wire_open *o, struct mt_err *e)
 {
     struct mt_session_opts *s = &o->session;
     int64_t rate = o->rate_hz, seed = 0, top_k = s->top_k, answer = s->answer_tokens;
+    bool speech = true;
     float frame_ms = 0;
     int rc;
 
     if ((rc = get_int(msg, "rate", MT_WIRE_RATE_MIN, MT_WIRE_RATE_MAX, &rate, e)) < 0 ||
         (rc = get_format(msg, &o->format, e)) < 0 ||
         (rc = get_bool(msg, "tokens", &o->tokens, e)) < 0 ||
+        (rc = get_bool(msg, "speech", &speech, e)) < 0 ||
         (rc = get_real(msg, "temperature", 0, 100, &s->temperature, e)) < 0 ||
         (rc = get_int(msg, "top_k", 0, INT_MAX, &top_k, e)) < 0 ||
         (rc = get_real(msg, "top_p", 0, 1, &s->top_p, e)) < 0 ||
@@ -127,6 +159,7 @@ static int parse_members(json_t *msg, struct mt_wire_open *o, struct mt_err *e)
     s->has_seed = s->has_seed || rc == 1;
     s->seed = rc == 1 ? (uint64_t)seed : s->seed;
     o->rate_hz = (int)rate;
+    o->mute = !speech;
     s->top_k = (int)top_k;
     s->answer_tokens = (int)answer;
     s->frame_ns = llround((double)frame_ms * 1e6);
@@ -189,6 +222,8 @@ json_t *mt_wire_open_json(const struct mt_wire_open *o)
         mt_json_set_real(msg, "frame_ms", (double)s->frame_ns / 1e6);
     if (o->tokens)
         json_object_set_new(msg, "tokens", json_true());
+    if (o->mute)
+        json_object_set_new(msg, "speech", json_false());
     if (s->live)
         json_object_set_new(msg, "live", json_true());
     return msg;
@@ -236,6 +271,8 @@ json_t *mt_wire_opened_json(const struct mt_engine *eng, const struct mt_model *
     mt_json_set_real(msg, "frame_s", plan->frame_s);
     mt_json_set_real(msg, "deadline_ms", plan->deadline_s * 1e3);
     set_kv(msg, eo, o->session.window);
+    if (info->speech_rate_hz)
+        json_object_set_new(msg, "speech_rate", json_integer(info->speech_rate_hz));
     json_object_set_new(msg, "pool_blocks", json_integer(plan->pool_blocks));
     json_object_set_new(msg, "block", json_integer(eo->block_tokens));
     json_object_set_new(msg, "text", json_string(""));
@@ -333,6 +370,8 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
     json_object_set_new(o, "model", json_string(info->name));
     json_object_set_new(o, "backend", json_string(mt_model_backend(m)->ops->name));
     json_object_set_new(o, "rate", json_integer(info->sample_rate_hz));
+    if (info->speech_rate_hz)
+        json_object_set_new(o, "speech_rate", json_integer(info->speech_rate_hz));
     mt_json_set_real(o, "frame_s", plan->frame_s);
     mt_json_set_real(o, "deadline_ms", plan->deadline_s * 1e3);
     json_object_set_new(o, "frame_samples", json_integer(plan->frame_samples));
@@ -356,7 +395,8 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
     json_object_set_new(o, "frame_tokens", json_integer(plan->frame_tokens));
     json_object_set_new(o, "blocks_session", json_integer(plan->blocks_per_session));
     json_object_set_new(bytes, "kv", json_integer(plan->kv_bytes_session));
-    json_object_set_new(bytes, "audio", json_integer(plan->audio_bytes_session));
+    for (int i = 0; i < plan->n_state; i++)
+        json_object_set_new(bytes, plan->state[i].name, json_integer(plan->state[i].bytes));
     json_object_set_new(bytes, "state", json_integer(plan->state_bytes_session));
     json_object_set_new(o, "bytes_session", bytes);
     json_object_set_new(o, "n_mem", json_integer(plan->n_mem));

@@ -25,7 +25,7 @@ struct stdio_call {
     struct mt_wire_parser parser;
     struct mt_intake intake;
     int64_t session; /* 0: not open */
-    bool tokens, live, audio, heard;
+    bool tokens, live, speech, audio, heard;
     bool ended, closed;
     int64_t t_ns;                /* of the read at hand */
     int64_t lost[MT_FAILED + 1]; /* frames without an answer, by status */
@@ -74,10 +74,23 @@ static int fail(struct stdio_call *s, int rc, const char *text)
 
 /* ---- the engine's events ---- */
 
+/* Raw bytes between the lines are for those who ask: jq reads what comes out here. */
+static void say_speech(struct stdio_call *s, const struct mt_record *r)
+{
+    size_t n = 0;
+    char *msg = mt_wire_speech(r, mt_model_info(s->model)->speech_rate_hz, &n);
+
+    if (msg && fwrite(msg, 1, n, s->out) != n && !s->rc)
+        s->rc = -EPIPE;
+    free(msg);
+}
+
 static void on_frame(void *ctx, const struct mt_record *r)
 {
     struct stdio_call *s = ctx;
 
+    if (s->speech && r->n_speech > 0)
+        say_speech(s, r);
     if (r->status != MT_OK && r->status != MT_LATE)
         s->lost[r->status]++;
     say(s, mt_wire_record_json(r, s->tokens));
@@ -107,6 +120,7 @@ static int hear_open(struct stdio_call *s, json_t *msg)
     if (!rc) {
         s->tokens = o.tokens;
         s->live = o.session.live;
+        s->speech = json_is_true(json_object_get(msg, "speech"));
         say(s, mt_wire_opened_json(s->eng, s->model, &o, s->session, mt_intake_lag(&s->intake)));
     } else if (rc == -EAGAIN && reason) {
         mt_err_set(s->e, rc, "the session was refused (%s)", reason);

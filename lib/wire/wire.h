@@ -6,7 +6,8 @@
  * Client: {"metronome":1,"type":"open",…}, {"type":"audio","bytes":N} + PCM, {"type":"end"};
  *         control: "stats", "drain", "watch" {"period_ms":P}, and "cap" {"cap":N} with the
  *         controller's "mode".
- * Server: "opened" or "refused", "frame", "closed", "error"; "stats", "cap", "drain"; for watchers
+ * Server: "opened" or "refused", "frame", "audio" + PCM (what a model speaks, before the frame's
+ *         record), "closed", "error"; "stats", "cap", "drain"; for watchers
  * every record and "status". The first object of each side has "metronome":1. Unknown members are
  * ignored, unknown types are an error.
  */
@@ -62,6 +63,7 @@ struct mt_wire_open {
     int rate_hz;        /* "rate", default the model's; the server converts */
     enum mt_pcm format; /* "format": "s16le" (default) or "f32le" */
     bool tokens;        /* "tokens": true wants the ids in records */
+    bool mute;          /* "speech": false wants no sound back */
     char *system;       /* "prompt", malloc'ed or NULL */
     struct mt_session_opts
         session; /* "seed", "temperature", "top_k", "top_p", "window", "answer_tokens", "live" */

@@ -21,7 +21,7 @@ struct mt_call {
     int slot;
     uint64_t conn;
     int64_t session;
-    bool tokens;
+    bool tokens, speech;
     bool closed; /* the engine has let go of it; freed between rounds */
     bool mute;   /* its connection has had its last line */
     size_t credit;
@@ -38,11 +38,9 @@ static void post(struct mt_worker *w, struct mt_mail *m)
         w->notify(w->ctx);
 }
 
-/* A line to a connection. Without memory the line is lost, and the connection with it. */
-static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
+/* Takes a malloc'ed message. Without memory it is lost, and the connection with it. */
+static void post_bytes(struct mt_worker *w, char *line, size_t n, struct mt_mail head)
 {
-    size_t n = 0;
-    char *line = mt_wire_line(obj, &n);
     struct mt_mail *m = mt_mail_new(MT_MAIL_LINE, head.slot, head.conn, line ? n : 0);
 
     if (m) {
@@ -55,6 +53,14 @@ static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
         post(w, m);
     }
     free(line);
+}
+
+static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
+{
+    size_t n = 0;
+    char *line = mt_wire_line(obj, &n);
+
+    post_bytes(w, line, n, head);
 }
 
 /* ---- which calls: of thousands a round looks at the few that have something to do ---- */
@@ -160,6 +166,12 @@ static void on_frame(void *ctx, const struct mt_record *r)
     struct mt_mail to = {.slot = c ? c->slot : 0, .conn = c && !c->mute ? c->conn : 0};
     bool watched = atomic_load(&w->watchers) > 0;
 
+    if (c && c->speech && to.conn && r->n_speech > 0) {
+        size_t n = 0;
+        char *speech = mt_wire_speech(r, mt_model_info(w->model)->speech_rate_hz, &n);
+
+        post_bytes(w, speech, n, to);
+    }
     if (c && c->tokens && to.conn)
         post_line(w, mt_wire_record_json(r, true), to);
     if (c && c->tokens)
@@ -217,6 +229,7 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
         c->slot = m->slot;
         c->conn = m->conn;
         c->tokens = o->tokens;
+        c->speech = !o->mute;
         call_opened(w, c);
         post_line(
             w, mt_wire_opened_json(w->eng, w->model, o, c->session, mt_intake_lag(&c->intake)), to);

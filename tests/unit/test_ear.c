@@ -147,7 +147,10 @@ static void test_ear_arithmetic(void **state)
         int64_t heard = 0, taken = 0;
         struct mt_ear *ear;
         assert_int_equal(mt_ear_new(&ear, m, is[k].frame, is[k].backlog, NULL), 0);
-        assert_true(mt_ear_bytes(m, is[k].frame, is[k].backlog) >= 4 * mt_ear_room(ear));
+        struct mt_state_kind kind[MT_STATE_KINDS];
+        assert_true(mt_model_state(m, is[k].frame, is[k].backlog, kind) >= 1);
+        assert_string_equal(kind[0].name, "audio");
+        assert_true(kind[0].bytes >= 4 * mt_ear_room(ear));
         for (int step = 0; step < 400; step++) {
             uint64_t dice = mt_mix64(1000 * k + (uint64_t)step);
             int64_t room = mt_ear_room(ear), n = (int64_t)(dice >> 8) % (2 * f) % 40000;

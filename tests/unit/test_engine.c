@@ -258,6 +258,11 @@ static void test_policy(void **state)
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 1), 257);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 13), 258);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 50), 261);
+    p = (struct mt_policy){.bounded = true, .window = 100, .sinks = 4};
+    assert_int_equal(mt_policy_reach(&p, 32768), 103);
+    p.rope_absolute = true;
+    assert_int_equal(mt_policy_reach(&p, 32768), 32767); /* never beyond what was trained … */
+    assert_int_equal(mt_policy_reach(&p, 50), 103);      /* … but never nearer than the window */
 }
 
 static void test_pool(void **state)

@@ -124,7 +124,9 @@ static void test_objects(void **state)
     s.type = MT_INT8;
     assert_int_equal(mt_kv_block_bytes(&s), 28 * 2 * 4 * 16 * (128 + 4));
     bad = s;
-    bad.head_dim = 127;
+    bad.head_dim = 127; /* fits a cache whose keys don't turn */
+    assert_int_equal(mt_kv_block_bytes(&bad), 28 * 2 * 4 * 16 * (127 + 4));
+    bad.head_dim = 0;
     assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
     bad = (struct mt_kv_shape){INT32_MAX, INT32_MAX, INT32_MAX - 1, INT32_MAX, MT_F32};
     assert_int_equal(mt_kv_block_bytes(&bad), -EINVAL);
@@ -158,6 +160,27 @@ static void test_objects(void **state)
     be->ops->free(be);
 }
 
+/* Wider than the pieces it works in. */
+static void embed_add(struct mt_backend *be, enum mt_dtype d, int width)
+{
+    float *src = rnd_floats((size_t)4 * (size_t)width);
+    float *got = malloc((size_t)4 * (size_t)width * sizeof(*got));
+    struct weight w = weight_new(be, d, 5, width);
+    struct field out = field_new(be, 4, width, src);
+    static const int32_t ids[] = {4, -1, 0, 4};
+
+    be->ops->embed_add(be, out.v, w.m, ids, 4);
+    be->ops->rows_get(be, got, out.v, 4);
+    for (int64_t i = 0; i < 4; i++)
+        for (int64_t c = 0; c < width; c++)
+            assert_true(got[i * width + c] ==
+                        src[i * width + c] + (ids[i] < 0 ? 0 : w.f[(int64_t)ids[i] * width + c]));
+    field_free(be, &out);
+    weight_free(be, &w);
+    free(src);
+    free(got);
+}
+
 static void test_moves(void **state)
 {
     (void)state;
@@ -186,6 +209,9 @@ static void test_moves(void **state)
                                     19 * sizeof(float));
             be->ops->gather(be, b.v, a.v, index, 5);
             weight_free(be, &w);
+            embed_add(be, d, 19);
+            embed_add(be, d, 256);
+            embed_add(be, d, 515);
         }
         field_free(be, &a);
         field_free(be, &b);
@@ -235,6 +261,29 @@ static void test_par(void **state)
 
 /* Sums of n terms in f32, a square root and three products: n + 16 roundings of the largest value.
  */
+/* Pieces of a row, as the heads of Q: each like a row by itself. */
+static void pieces(struct mt_backend *be, int64_t n, int64_t width, int64_t k)
+{
+    float *x = rnd_floats((size_t)(n * k * width));
+    struct field in = field_new(be, n, (int)(k * width), x),
+                 rows = field_new(be, n * k, (int)width, x);
+    struct weight w = weight_new(be, MT_F32, 1, width);
+    float *a = malloc((size_t)(n * k * width) * sizeof(*a)),
+          *b = malloc((size_t)(n * k * width) * sizeof(*b));
+
+    be->ops->rms_norm(be, in.v, in.v, w.m, 1e-6f, (int)n);
+    be->ops->rms_norm(be, rows.v, rows.v, w.m, 1e-6f, (int)(n * k));
+    be->ops->rows_get(be, a, in.v, n);
+    be->ops->rows_get(be, b, rows.v, n * k);
+    assert_memory_equal(a, b, (size_t)(n * k * width) * sizeof(*a));
+    field_free(be, &in);
+    field_free(be, &rows);
+    weight_free(be, &w);
+    free(x);
+    free(a);
+    free(b);
+}
+
 static void norms(struct mt_backend *be, int64_t n, int64_t width, float scale, float shift)
 {
     float *x = rnd_floats((size_t)(n * width)), *y = malloc((size_t)(n * width) * sizeof(float));
@@ -292,6 +341,7 @@ static void test_norms(void **state)
 
         for (unsigned i = 0; i < MT_COUNT(odd_sizes); i++)
             norms(be, rnd_int(1, 4), odd_sizes[i], 1, 0);
+        pieces(be, rnd_int(1, 4), rnd_int(1, 70), rnd_int(1, 9));
         norms(be, 3, 1000, 1e-4f, 0);
         norms(be, 3, 1000, 1, 100); /* variance by difference of squares would lose this */
         norms(be, 70, 2051, 30, 1);
@@ -408,6 +458,71 @@ static void test_conv1d(void **state)
     }
 }
 
+/* The same over time and height; in how many pieces scratch makes it must not show. */
+static void conv_image(struct mt_backend *be, int in, int out, int height, int kernel, int stride,
+                       int pad, enum mt_dtype d, int scratch_rows)
+{
+    const struct mt_span spans[] = {{0, rnd_int(kernel, 30)}, {31, rnd_int(kernel, 9)}, {40, 11}};
+    struct weight w = weight_new(be, d, out, (int64_t)in * kernel * kernel);
+    struct weight b = weight_new(be, MT_F32, 1, out);
+    int high = (height + 2 * pad - kernel) / stride + 1, cols = in * kernel * kernel;
+    float *src = rnd_floats((size_t)51 * (size_t)(in * height)), *got;
+    int64_t rows = 0, at = 0;
+
+    for (unsigned s = 0; s < 3; s++)
+        rows += (spans[s].n + 2 * pad - kernel) / stride + 1;
+    got = malloc((size_t)(rows * out * high) * sizeof(*got));
+    struct field x = field_new(be, 51, in * height, src);
+    struct field y = field_new(be, rows, out * high, NULL);
+    struct field scratch = field_new(be, scratch_rows, cols + out, NULL);
+    be->ops->conv2d(be, y.v, x.v, w.m, b.m, height, kernel, stride, pad, MT_ACT_RELU, spans, 3,
+                    scratch.v, scratch_rows);
+    be->ops->rows_get(be, got, y.v, rows);
+    for (unsigned s = 0; s < 3; s++)
+        for (int64_t t = 0; t < (spans[s].n + 2 * pad - kernel) / stride + 1; t++, at++)
+            for (int64_t o = 0; o < (int64_t)out * high; o++) {
+                double sum = b.f[o / high], abs = fabsf(b.f[o / high]);
+
+                for (int64_t k = 0; k < cols; k++) {
+                    int64_t c = k / (kernel * kernel), h = o % high * stride - pad;
+                    int64_t time = t * stride - pad + k % kernel;
+
+                    h += k / kernel % kernel;
+                    if (h < 0 || h >= height || time < 0 || time >= spans[s].n)
+                        continue;
+                    double p = (double)src[(spans[s].row + time) * in * height + c * height + h] *
+                               w.f[o / high * cols + k];
+                    sum += p;
+                    abs += fabs(p);
+                }
+                near(got[at * out * high + o], sum < 0 ? 0 : sum, (cols + 2) * EPS * abs, "conv2d",
+                     at, o);
+            }
+    field_free(be, &x);
+    field_free(be, &y);
+    field_free(be, &scratch);
+    weight_free(be, &w);
+    weight_free(be, &b);
+    free(src);
+    free(got);
+}
+
+static void test_conv2d(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        struct mt_backend *be = backend(t, 2);
+
+        for (enum mt_dtype d = MT_F32; d <= MT_BF16; d++) {
+            conv_image(be, 1, 1, 1, 1, 1, 0, d, 1);
+            conv_image(be, 1, 12, 16, 3, 2, 1, d, 1000);
+            conv_image(be, 12, 7, 8, 3, 2, 1, d, 37);
+            conv_image(be, 5, 9, 7, 2, 3, 2, d, 1);
+        }
+        be->ops->free(be);
+    }
+}
+
 static void test_positions_and_means(void **state)
 {
     static const struct mt_span spans[] = {{1, 7}, {8, 3}, {12, 4}};
@@ -447,17 +562,12 @@ static void test_positions_and_means(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_tier_names),
-        cmocka_unit_test(test_open_errors),
-        cmocka_unit_test(test_objects),
-        cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_par),
-        cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_gated),
-        cmocka_unit_test(test_conv1d),
-        cmocka_unit_test(test_positions_and_means),
+        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_tier_names), cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_objects),    cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_par),        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_gated),      cmocka_unit_test(test_conv1d),
+        cmocka_unit_test(test_conv2d),     cmocka_unit_test(test_positions_and_means),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,10 @@ struct session {
     int64_t tokens, done;
     int sinks, ring_blocks;
     int64_t window;
-    bool absolute;
+    int64_t reach;
+    enum mt_see see;
+    int cut;          /* rows of every run where `see` asks for the last one */
+    struct mt_kv *kv; /* a pool of its own, or NULL */
     int32_t *blocks;
     float *q, *k, *v; /* [tokens, width], not rotated */
     float *want, *out;
@@ -23,7 +26,7 @@ struct session {
 struct world {
     int64_t heads, kv_heads, hd;
     int p, layers, layer;
-    double base;
+    struct mt_rope rope;
     enum mt_dtype type;
     int32_t *ids; /* a random order of the pool's blocks */
     int n_ids, used;
@@ -32,8 +35,14 @@ struct world {
 static struct world world_new(int64_t heads, int64_t kv_heads, int64_t hd, int p,
                               enum mt_dtype type)
 {
-    struct world w = {heads, kv_heads, hd,  p, rnd_int(1, 3), 0, rnd_int(0, 1) ? 1e6 : 1e4,
-                      type,  NULL,     900, 0};
+    struct world w = {.heads = heads,
+                      .kv_heads = kv_heads,
+                      .hd = hd,
+                      .p = p,
+                      .layers = rnd_int(1, 3),
+                      .rope = {(enum mt_rope_kind)rnd_int(0, 2), rnd_int(0, 1) ? 1e6 : 1e4},
+                      .type = type,
+                      .n_ids = 900};
 
     w.layer = rnd_int(0, w.layers - 1);
     w.ids = calloc((size_t)w.n_ids, sizeof(*w.ids));
@@ -47,10 +56,10 @@ static struct world world_new(int64_t heads, int64_t kv_heads, int64_t hd, int p
 }
 
 /* chunk: the most rows of one step, which the ring must hold besides the window. */
-static struct session session_new(struct world *w, int tokens, int sinks, int64_t window, int chunk,
-                                  bool absolute)
+static struct session session_new(struct world *w, int tokens, int sinks, int64_t window, int chunk)
 {
-    struct session s = {.tokens = tokens, .sinks = sinks, .window = window, .absolute = absolute};
+    struct session s = {
+        .tokens = tokens, .sinks = sinks, .window = window, .reach = window - 1 + sinks};
     size_t nq = (size_t)(tokens * w->heads * w->hd), nk = (size_t)(tokens * w->kv_heads * w->hd);
     int n_blocks, sink_blocks = (sinks + w->p - 1) / w->p;
 
@@ -83,21 +92,34 @@ static void session_free(struct session *s)
     free(s->tol);
 }
 
-static void turn(double *dst, const float *src, double base, double pos, int64_t hd)
+static void turn(double *dst, const float *src, struct mt_rope rope, double pos, int64_t hd)
 {
     for (int64_t i = 0; i < hd / 2; i++) {
-        double angle = pos / pow(base, 2.0 * i / hd), c = cos(angle), s = sin(angle);
-        double a = src[i], b = src[i + hd / 2];
+        double angle = rope.kind == MT_ROPE_NONE ? 0 : pos / pow(rope.base, 2.0 * i / hd);
+        int64_t at = rope.kind == MT_ROPE_PAIRS ? 2 * i : i;
+        int64_t mate = rope.kind == MT_ROPE_PAIRS ? at + 1 : i + hd / 2;
+        double a = src[at], b = src[mate];
 
-        dst[i] = a * c - b * s;
-        dst[i + hd / 2] = b * c + a * s;
+        dst[at] = a * cos(angle) - b * sin(angle);
+        dst[mate] = b * cos(angle) + a * sin(angle);
     }
+}
+
+static bool sees(const struct session *s, int64_t i, int64_t j)
+{
+    int64_t last = i;
+
+    if (s->see != MT_SEE_CAUSAL) {
+        last = i - i % s->cut + s->cut - 1;
+        last = last < s->tokens ? last : s->tokens - 1;
+    }
+    return j < s->sinks || (j <= (s->see == MT_SEE_CHUNK ? last : i) && last - j < s->window);
 }
 
 /* What the cache gives back for x: rounded to its type. */
 static void stored(float *x, enum mt_dtype type, int64_t n)
 {
-    char bytes[4 * 512];
+    char bytes[4 * 512] = {0};
     float scale = 0;
 
     num_encode(bytes, &scale, type, x, n);
@@ -123,7 +145,7 @@ static void reference(struct world *w, struct session *s)
     for (int64_t t = 0; t < s->tokens * w->kv_heads; t++) {
         int64_t row = t / w->kv_heads;
 
-        turn(k, s->k + t * hd, w->base, (double)row, hd);
+        turn(k, s->k + t * hd, w->rope, (double)row, hd);
         for (int64_t d = 0; d < hd; d++)
             kc[t * hd + d] = (float)k[d];
         memcpy(vc + t * hd, s->v + t * hd, (size_t)hd * sizeof(float));
@@ -136,17 +158,17 @@ static void reference(struct world *w, struct session *s)
             double max = -INFINITY, sum = 0, slack = 0, big = 0;
             float *want = s->want + i * width + h * hd;
 
-            turn(q, s->q + i * width + h * hd, w->base, i, hd);
-            for (int64_t j = 0; j <= i; j++) {
+            turn(q, s->q + i * width + h * hd, w->rope, i, hd);
+            for (int64_t j = 0; j < s->tokens; j++) {
                 double abs = 0, dot = 0, shift = 0, top = 0;
 
-                if (j >= s->sinks && i - j >= s->window) {
+                if ((s->see == MT_SEE_CAUSAL && j > i) || !sees(s, i, j)) {
                     score[j] = -INFINITY;
                     continue;
                 }
-                if (j < s->sinks && !s->absolute && i >= s->window + s->sinks)
-                    shift = (double)(i - s->window + 1 - s->sinks);
-                turn(k, kc + j * kw + g * hd, w->base, shift, hd);
+                if (j < s->sinks && i > s->reach)
+                    shift = (double)(i - s->reach);
+                turn(k, kc + j * kw + g * hd, w->rope, shift, hd);
                 for (int64_t d = 0; d < hd; d++) {
                     dot += q[d] * k[d];
                     abs += fabs(q[d]) * fabs(k[d]);
@@ -161,14 +183,14 @@ static void reference(struct world *w, struct session *s)
                 double acc = 0;
 
                 sum = 0;
-                for (int64_t j = 0; j <= i; j++) {
+                for (int64_t j = 0; j < s->tokens; j++) {
                     double p = score[j] == -INFINITY ? 0 : exp(score[j] - max);
 
                     sum += p;
                     acc += p * vc[j * kw + g * hd + d];
                 }
                 want[d] = (float)(acc / sum);
-                s->tol[i * width + h * hd + d] = big * (2 * slack + (i + 24) * EPS);
+                s->tol[i * width + h * hd + d] = big * (2 * slack + (s->tokens + 24) * EPS);
             }
         }
     }
@@ -207,17 +229,17 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
     for (int64_t i = 0; i < n; i++) {
         if (!next[i])
             continue;
-        runs[b.n_runs++] = (struct mt_run){
-            b.n_rows,
-            next[i],
-            s[i]->done,
-            {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks, s[i]->window, s[i]->absolute, 0}};
+        runs[b.n_runs++] = (struct mt_run){b.n_rows,
+                                           next[i],
+                                           s[i]->done,
+                                           {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks,
+                                            s[i]->window, s[i]->reach, 0, s[i]->see, s[i]->kv}};
         be->ops->rows_put(be, mt_rows_from(q.v, b.n_rows), s[i]->q + s[i]->done * width, next[i]);
         be->ops->rows_put(be, mt_rows_from(k.v, b.n_rows), s[i]->k + s[i]->done * kw, next[i]);
         be->ops->rows_put(be, mt_rows_from(v.v, b.n_rows), s[i]->v + s[i]->done * kw, next[i]);
         b.n_rows += next[i];
     }
-    be->ops->rope_append(be, kv, w->layer, w->base, &b, q.v, qs.v, k.v, v.v);
+    be->ops->rope_append(be, kv, w->layer, w->rope, &b, q.v, qs.v, k.v, v.v);
     be->ops->attention(be, kv, w->layer, &b, out.v, q.v, qs.v);
     rows = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -249,10 +271,11 @@ static void one_world(int64_t heads, int64_t kv_heads, int64_t hd, int p, enum m
     int64_t width = heads * hd;
     float *keep[4];
 
-    s[0] = session_new(&w, tokens, rnd_int(1, 2 * p + 1), rnd_int(1, 40), chunk, false);
-    s[1] = session_new(&w, tokens, rnd_int(1, p), rnd_int(1, 60), chunk, true);
-    s[2] = session_new(&w, tokens / 2 + 1, 0, INT64_MAX, chunk, false);
-    s[3] = session_new(&w, tokens, 0, rnd_int(1, 30), chunk, false);
+    s[0] = session_new(&w, tokens, rnd_int(1, 2 * p + 1), rnd_int(1, 40), chunk);
+    s[1] = session_new(&w, tokens, rnd_int(1, p), rnd_int(1, 60), chunk);
+    s[1].reach += rnd_int(0, tokens);
+    s[2] = session_new(&w, tokens / 2 + 1, 0, INT64_MAX, chunk);
+    s[3] = session_new(&w, tokens, 0, rnd_int(1, 30), chunk);
     for (int64_t i = 0; i < 4; i++) {
         reference(&w, &s[i]);
         keep[i] = malloc((size_t)(s[i].tokens * width) * sizeof(float));
@@ -324,6 +347,83 @@ static void test_attention(void **state)
     one_world(40, 1, 16, 16, MT_F16, 50);  /* more heads a key than they take at once */
 }
 
+/* Rings that are written before they are read, and chunks that see all of themselves, some in pools of
+ * their own: the run's length is part of the definition, the company and the threads are not. */
+static void one_seeing_world(int64_t heads, int64_t kv_heads, int64_t hd, enum mt_dtype type)
+{
+    struct world w = world_new(heads, kv_heads, hd, rnd_int(1, 20), type);
+    struct session s[4], *ps[4] = {&s[0], &s[1], &s[2], &s[3]};
+    int64_t width = heads * hd;
+
+    for (int64_t i = 0; i < 4; i++) {
+        int cut = rnd_int(1, 30);
+
+        s[i] = session_new(&w, rnd_int(1, 120), 0, cut + rnd_int(0, 60), cut);
+        s[i].see = i == 3 ? MT_SEE_CAUSAL : i % 2 ? MT_SEE_RING : MT_SEE_CHUNK;
+        s[i].cut = cut;
+        reference(&w, &s[i]);
+    }
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
+        float *keep[4] = {NULL};
+
+        for (int round = 0; round < 2; round++) { /* together on three threads, then alone */
+            struct mt_backend *be = backend(t, round ? 1 : 3);
+            struct mt_kv *kv = pool_new(be, &w);
+            bool more = true;
+
+            for (int i = 0; i < 4; i++) {
+                s[i].done = 0;
+                s[i].kv = i < 2 ? pool_new(be, &w) : NULL;
+            }
+            while (more) {
+                int next[4];
+
+                more = false;
+                for (int i = 0; i < 4; i++) {
+                    int64_t left = s[i].tokens - s[i].done;
+
+                    next[i] = (int)(left < s[i].cut ? left : s[i].cut);
+                    more = more || left > next[i];
+                    if (round && next[i])
+                        step(be, kv, &w, &ps[i], &next[i], 1);
+                }
+                if (!round)
+                    step(be, kv, &w, ps, next, 4);
+            }
+            for (int i = 0; i < 4; i++) {
+                size_t bytes = (size_t)(s[i].tokens * width) * sizeof(float);
+
+                if (round) {
+                    assert_memory_equal(keep[i], s[i].out, bytes);
+                } else {
+                    check(&w, &s[i]);
+                    keep[i] = memcpy(malloc(bytes), s[i].out, bytes);
+                }
+                if (s[i].kv)
+                    be->ops->kv_free(be, s[i].kv);
+            }
+            be->ops->kv_free(be, kv);
+            be->ops->free(be);
+        }
+        for (int i = 0; i < 4; i++)
+            free(keep[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        session_free(&s[i]);
+    free(w.ids);
+}
+
+static void test_see(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        int64_t group = rnd_int(1, 4), kv_heads = rnd_int(1, 3), hd = 2 * (int64_t)rnd_int(1, 40);
+
+        one_seeing_world(group * kv_heads, kv_heads, i % 4 ? hd : 64, (enum mt_dtype)(i % 4));
+    }
+    one_seeing_world(2, 1, 300, MT_F32); /* wider than the fast tiers hold */
+}
+
 /* A call of days: at index 10^7 the angle must come from f64, and a window ring still masks right.
  */
 static void test_far_index(void **state)
@@ -332,6 +432,7 @@ static void test_far_index(void **state)
     struct mt_kv_shape shape = {1, 1, HD, 16, MT_F32};
     int32_t blocks[6] = {3, 1, 5, 0, 2, 4};
     const int64_t start = 10000019;
+    const struct mt_rope rope = {MT_ROPE_HALVES, 1e6};
     float *raw = rnd_floats((size_t)3 * N * HD), got[HD];
 
     (void)state;
@@ -343,23 +444,23 @@ static void test_far_index(void **state)
 
         assert_int_equal(be->ops->kv_new(be, &kv, &shape, 6), 0);
         for (int64_t i = 0; i < N; i++) {
-            struct mt_run run = {0, 1, start + i, {blocks, 0, 6, W, false, 0}};
+            struct mt_run run = {0, 1, start + i, {blocks, 0, 6, W, .kv = NULL}};
             struct mt_batch b = {1, 1, &run};
             double dq[HD], dk[HD], sum = 0, acc[HD] = {0};
 
             be->ops->rows_put(be, q.v, raw + i * HD, 1);
             be->ops->rows_put(be, k.v, raw + (N + i) * HD, 1);
             be->ops->rows_put(be, v.v, raw + (2L * N + i) * HD, 1);
-            be->ops->rope_append(be, kv, 0, 1e6, &b, q.v, MT_NO_ROWS, k.v, v.v);
+            be->ops->rope_append(be, kv, 0, rope, &b, q.v, MT_NO_ROWS, k.v, v.v);
             be->ops->attention(be, kv, 0, &b, out.v, q.v, MT_NO_ROWS);
             if (i < W)
                 continue;
             be->ops->rows_get(be, got, out.v, 1);
-            turn(dq, raw + i * HD, 1e6, i, HD); /* only the distance counts */
+            turn(dq, raw + i * HD, rope, (double)i, HD); /* only the distance counts */
             for (int64_t j = i + 1 - W; j <= i; j++) {
                 double dot = 0;
 
-                turn(dk, raw + (N + j) * HD, 1e6, j, HD);
+                turn(dk, raw + (N + j) * HD, rope, (double)j, HD);
                 for (int64_t d = 0; d < HD; d++)
                     dot += dq[d] * dk[d];
                 dot = exp(dot / 8);
@@ -386,7 +487,7 @@ static void test_same_cache(void **state)
     (void)state;
     for (enum mt_dtype d = MT_F32; d <= MT_INT8; d++) {
         struct world w = world_new(6, 2, 46, 7, d);
-        struct session s = session_new(&w, 90, 9, 30, 11, false), *ps = &s;
+        struct session s = session_new(&w, 90, 9, 30, 11), *ps = &s;
         char *keep = NULL;
 
         for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
@@ -425,7 +526,7 @@ static void test_held_sinks(void **state)
         for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
             struct mt_backend *be = backend(t, 2);
             struct mt_kv_shape shape = {1, 1, HD, P, type};
-            struct mt_run run = {0, ROWS, 0, {blocks, SINKS, 2, 8, false, HELD}};
+            struct mt_run run = {0, ROWS, 0, {blocks, SINKS, 2, 8, 14, HELD, .kv = NULL}};
             struct mt_batch b = {ROWS, 1, &run};
             struct field q = field_new(be, ROWS, HD, NULL), qs = field_new(be, ROWS, HD, NULL);
             struct field k = field_new(be, ROWS, HD, NULL), v = field_new(be, ROWS, HD, NULL);
@@ -437,7 +538,8 @@ static void test_held_sinks(void **state)
             be->ops->rows_put(be, q.v, x, ROWS);
             be->ops->rows_put(be, k.v, x, ROWS);
             be->ops->rows_put(be, v.v, x, ROWS);
-            be->ops->rope_append(be, kv, 0, 1e4, &b, q.v, qs.v, k.v, v.v);
+            be->ops->rope_append(be, kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e4}, &b, q.v, qs.v,
+                                 k.v, v.v);
             for (int64_t i = 0; i < ROWS; i++)
                 for (int kv_side = 0; kv_side < 2; kv_side++) {
                     int slot, same = 0, bytes = HD * (int)mt_dtype_size(type);
@@ -544,9 +646,9 @@ static void test_spans(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),  cmocka_unit_test(test_far_index),
-        cmocka_unit_test(test_same_cache), cmocka_unit_test(test_held_sinks),
-        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_attention),  cmocka_unit_test(test_see),
+        cmocka_unit_test(test_far_index),  cmocka_unit_test(test_same_cache),
+        cmocka_unit_test(test_held_sinks), cmocka_unit_test(test_spans),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

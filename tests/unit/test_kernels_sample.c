@@ -23,17 +23,17 @@ static void test_greedy(void **state)
     const float low[] = {NAN, -INFINITY, -INFINITY};
 
     (void)state;
-    assert_int_equal(one(be, tie, 6, (struct mt_sample){0, 0, 1, 1, 0}), 2);
-    assert_int_equal(one(be, tie, 1, (struct mt_sample){0, 0, 1, 1, 0}), 0);
-    assert_int_equal(one(be, none, 2, (struct mt_sample){0, 0, 1, 1, 0}), -1);
-    assert_int_equal(one(be, none, 2, (struct mt_sample){1, 0, 1, 1, 0}), -1);
-    assert_int_equal(one(be, inf, 4, (struct mt_sample){1, 0, 1, 1, 0}), 1);
-    assert_int_equal(one(be, low, 3, (struct mt_sample){1, 0, 1, 1, 0}), 1);
+    assert_int_equal(one(be, tie, 6, (struct mt_sample){0, 0, 1, 1, 0, NULL}), 2);
+    assert_int_equal(one(be, tie, 1, (struct mt_sample){0, 0, 1, 1, 0, NULL}), 0);
+    assert_int_equal(one(be, none, 2, (struct mt_sample){0, 0, 1, 1, 0, NULL}), -1);
+    assert_int_equal(one(be, none, 2, (struct mt_sample){1, 0, 1, 1, 0, NULL}), -1);
+    assert_int_equal(one(be, inf, 4, (struct mt_sample){1, 0, 1, 1, 0, NULL}), 1);
+    assert_int_equal(one(be, low, 3, (struct mt_sample){1, 0, 1, 1, 0, NULL}), 1);
     for (uint64_t d = 0; d < 50; d++) { /* all of these leave one candidate */
-        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 1, 1, 9, d}), 2);
-        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 1e-9f, 9, d}), 2);
-        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 4, 0, 9, d}), 2);
-        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 0, 9, d}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 1, 1, 9, d, NULL}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 1e-9f, 9, d, NULL}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 4, 0, 9, d, NULL}), 2);
+        assert_int_equal(one(be, tie, 6, (struct mt_sample){1, 0, 0, 9, d, NULL}), 2);
     }
     be->ops->free(be);
 }
@@ -55,19 +55,20 @@ static void test_cuts(void **state)
     const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.2f), logf(0.1f), NAN};
 
     (void)state;
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 1, 3, 0}), 0x1f);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 1, 3, 0}), 0x06); /* tie: lower id */
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 3, 1, 3, 0}), 0x0e);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 4, 1, 3, 0}), 0x0f);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 5, 1, 3, 0}), 0x1f);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 99, 1, 3, 0}), 0x1f);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.39f, 3, 0}), 0x02);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.59f, 3, 0}), 0x06);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.79f, 3, 0}), 0x0e);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.85f, 3, 0}), 0x0f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 1, 3, 0, NULL}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 1, 3, 0, NULL}),
+                     0x06); /* tie: lower id */
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 3, 1, 3, 0, NULL}), 0x0e);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 4, 1, 3, 0, NULL}), 0x0f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 5, 1, 3, 0, NULL}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 99, 1, 3, 0, NULL}), 0x1f);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.39f, 3, 0, NULL}), 0x02);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.59f, 3, 0, NULL}), 0x06);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.79f, 3, 0, NULL}), 0x0e);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 0, 0.85f, 3, 0, NULL}), 0x0f);
     /* of the two that top-k leaves (2/3, 1/3), top-p counts shares of these */
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.6f, 3, 0}), 0x02);
-    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.7f, 3, 0}), 0x06);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.6f, 3, 0, NULL}), 0x02);
+    assert_int_equal(seen(be, l, 6, (struct mt_sample){1, 2, 0.7f, 3, 0, NULL}), 0x06);
     be->ops->free(be);
 }
 
@@ -118,8 +119,8 @@ static void test_distribution(void **state)
     for (int64_t i = 0; i < N; i++)
         l[i] = rnd_float();
     for (int64_t kind = 0; kind < 4; kind++) {
-        struct mt_sample p = {kind == 1 ? 0.6f : 1.3f, kind == 2 ? 7 : 0, kind == 3 ? 0.8f : 1, 42,
-                              0};
+        struct mt_sample p = {
+            kind == 1 ? 0.6f : 1.3f, kind == 2 ? 7 : 0, kind == 3 ? 0.8f : 1, 42, 0, NULL};
         bool out[N] = {false};
 
         sum = 0;
@@ -150,6 +151,52 @@ static void test_distribution(void **state)
     }
 }
 
+/* The plain draw first, then ban and scales in their order, then the draw. */
+static void test_rules(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+    const float l[] = {4, 3.9f, -1, 2, 3.95f, 1};
+    const int32_t ban[] = {0, 4};
+    const struct mt_scale scale[] = {{1, 2, false}, {2, 0.25f, false}, {3, 1.1f, true}};
+    const struct mt_scale twice[] = {{0, 1.05f, false}, {0, 1.05f, true}};
+    struct mt_sample_rules r = {-1, ban, 2, NULL, 0};
+    struct mt_sample p = {0, 0, 1, 1, 0, &r};
+
+    (void)state;
+    assert_int_equal(one(be, l, 6, p), 1);
+    r.exit_id = 0;
+    assert_int_equal(one(be, l, 6, p), 0); /* banned, and yet the plain draw's */
+    r.exit_id = 4;
+    assert_int_equal(one(be, l, 6, p), 1); /* only the best is a greedy draw */
+    r.scale = scale;
+    r.n_scale = 1;
+    assert_int_equal(one(be, l, 6, p), 3); /* 3.9 / 2 is below 2 */
+    r.n_scale = 3;                         /* and 2 / 1.1 below 1.95; -1 / 0.25 is -4 */
+    assert_int_equal(one(be, l, 6, p), 1);
+    r = (struct mt_sample_rules){-1, NULL, 0, twice, 2};
+    assert_int_equal(one(be, l, 6, p), 4);
+    const float below[] = {-4, -4.3f, -4.5f}; /* -4 / 1.05 rises, * 1.1 falls to -4.19 */
+    const struct mt_scale down[] = {{0, 1.05f, false}, {0, 1.1f, true}};
+    r = (struct mt_sample_rules){-1, NULL, 0, down, 2};
+    assert_int_equal(one(be, below, 3, p), 0);
+    r.n_scale = 1;
+    r.scale = down + 1;
+    assert_int_equal(one(be, below, 3, p), 1);
+    be->ops->free(be);
+}
+
+/* The exit comes as often as a plain draw at temperature 1 gives it, whatever else is asked. */
+static void test_exit_share(void **state)
+{
+    const float l[] = {logf(0.3f), logf(0.5f), logf(0.2f)};
+    const int32_t ban[] = {0};
+    const struct mt_sample_rules r = {0, ban, 1, NULL, 0};
+    const double want[] = {0.3, 0.7 * 25 / 29, 0.7 * 4 / 29};
+
+    (void)state;
+    frequencies(l, 3, (struct mt_sample){0.5f, 0, 1, 7, 0, &r}, want);
+}
+
 /* The company, its order, the threads and a second backend change nothing; the seed and the count
  * do. */
 static void test_decided_by_seed(void **state)
@@ -162,7 +209,7 @@ static void test_decided_by_seed(void **state)
 
     (void)state;
     for (int64_t i = 0; i < N; i++)
-        p[i] = (struct mt_sample){0.9f, i % 3 ? 0 : 50, i % 2 ? 0.9f : 1, rnd(), rnd()};
+        p[i] = (struct mt_sample){0.9f, i % 3 ? 0 : 50, i % 2 ? 0.9f : 1, rnd(), rnd(), NULL};
     for (int64_t threads = 1; threads <= 3; threads++) {
         struct mt_backend *be = backend(tier_max(), threads);
         struct field f = field_new(be, N, V, l);
@@ -186,10 +233,9 @@ static void test_decided_by_seed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_decided_by_seed),
+        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_exit_share),   cmocka_unit_test(test_decided_by_seed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

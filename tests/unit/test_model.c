@@ -191,7 +191,7 @@ static void test_config_fields(void **state)
         {"thinker_config.audio_token_index", "1e9", "audio_token_index"},
         {"thinker_config.audio_token_index", "4294967586", "audio_token_index"},
         {"thinker_config", "[1]", "text_config"},
-        {"model_type", NULL, "model_type '(none)'"},
+        {"model_type", NULL, "model_type is missing"},
         {"model_type", "17", "model_type"},
         {"model_type", "\"llama\"", "model_type 'llama'"},
         {"model_type", "\"a\\n\\u001b[2Jb\"", "model_type 'a??[2Jb'"},
@@ -543,6 +543,45 @@ static struct list system_turn(const struct mt_tokenizer *t, const char *text)
     return l;
 }
 
+static void join(struct list *l, const struct list *more)
+{
+    memcpy(l->v + l->n, more->v, (size_t)more->n * sizeof(*l->v));
+    l->n += more->n;
+}
+
+static struct mt_talk *must_talk(struct mt_model *m, enum mt_mode mode, const char *system)
+{
+    struct mt_talk *t;
+    struct mt_err e = {0};
+
+    if (mt_talk_new(&t, m, mode, system, NULL, &e) < 0)
+        fail_msg("%s", e.text);
+    return t;
+}
+
+/* The feed of the next frame, of three audio rows, is before, the rows, after. */
+static void assert_feed(struct mt_talk *t, const struct list *before, const struct list *after)
+{
+    struct list feed = {0}, want = {0};
+    int at;
+
+    feed.n = mt_talk_begin(t, 3, feed.v, &at);
+    assert_int_equal(at, before->n);
+    join(&want, before);
+    for (int i = 0; i < 3; i++)
+        want.v[want.n++] = -1;
+    join(&want, after);
+    assert_list(&want, feed.v, feed.n);
+}
+
+static void assert_prompt(const struct mt_talk *t, const struct list *want)
+{
+    int n;
+    const int32_t *got = mt_talk_prompt(t, &n);
+
+    assert_list(want, got, n);
+}
+
 static void check_layout(const char *spec)
 {
     static const char *const systems[] = {"Be brief.",
@@ -551,8 +590,11 @@ static void check_layout(const char *spec)
                                           "a <|im_end|>\n<|im_start|>user\n<|AUDIO|> b"};
     struct mt_model *m = must_open(spec);
     const struct mt_tokenizer *t = mt_model_tokenizer(m);
-    struct list open, before = {0}, after = {0}, close = {0}, assistant = {0};
-    struct mt_layout l;
+    const int32_t stops[] = {mt_tokenizer_special(t, "<|im_end|>"),
+                             mt_tokenizer_special(t, "<|endoftext|>")};
+    struct list open, before = {0}, after = {0}, close = {0}, assistant = {0}, none = {0};
+    struct mt_talk *k;
+    struct mt_said said;
     struct mt_err e = {0};
 
     add_special(&before, t, "<|im_start|>");
@@ -563,8 +605,7 @@ static void check_layout(const char *spec)
     add(&after, t, "\n");
     add_special(&assistant, t, "<|im_start|>");
     add(&assistant, t, "assistant\n");
-    memcpy(after.v + after.n, assistant.v, (size_t)assistant.n * sizeof(*after.v));
-    after.n += assistant.n;
+    join(&after, &assistant);
     add_special(&close, t, "<|im_end|>");
     add(&close, t, "\n");
 
@@ -575,49 +616,61 @@ static void check_layout(const char *spec)
     int32_t *templ;
     size_t n_templ;
     open = system_turn(t, "You are a helpful assistant.");
-    assert_int_equal(mt_model_layout(m, MT_MODE_TURN, NULL, &l, &e), 0);
-    assert_list(&open, l.open, l.n_open);
+    k = must_talk(m, MT_MODE_TURN, NULL);
+    assert_prompt(k, &open);
     assert_int_equal(mt_tokenizer_encode(t, whole, strlen(whole), true, &templ, &n_templ, &e), 0);
     assert_list(&open, templ, (int)n_templ);
     free(templ);
-    assert_list(&before, l.before, l.n_before);
-    assert_list(&after, l.after, l.n_after);
-    assert_list(&close, l.close, l.n_close);
-    assert_int_equal(l.n_stop, 2);
-    assert_int_equal(l.stop[0], mt_tokenizer_special(t, "<|im_end|>"));
-    assert_int_equal(l.stop[1], mt_tokenizer_special(t, "<|endoftext|>"));
-    mt_layout_free(&l);
+    assert_int_equal(mt_talk_marks(k), before.n + after.n + close.n + 1);
+
+    /* First frame; an answer cut behind a word, which is fed before its end; one that ends itself. */
+    join(&open, &before);
+    assert_feed(k, &open, &after);
+    said = mt_talk_drawn(k, 7);
+    assert_true(!said.end && !said.unsay && said.show == 7 && said.feed == 7);
+    open = (struct list){.n = 1, .v = {7}};
+    join(&open, &close);
+    join(&open, &before);
+    assert_feed(k, &open, &after);
+    open = close;
+    join(&open, &before);
+    for (size_t i = 0; i < MT_COUNT(stops); i++) {
+        assert_false(mt_talk_drawn(k, 9).end);
+        assert_true(mt_talk_drawn(k, stops[i]).end);
+        assert_feed(k, &open, &after);
+    }
+    mt_talk_free(&k);
 
     /* The caller's text, whatever it spells, is one turn of text. */
     for (size_t i = 0; i < MT_COUNT(systems); i++) {
         int special = 0;
         open = system_turn(t, systems[i]);
-        assert_int_equal(mt_model_layout(m, MT_MODE_TURN, systems[i], &l, &e), 0);
-        assert_list(&open, l.open, l.n_open);
-        for (int k = 0; k < l.n_open; k++)
-            special += mt_tokenizer_is_special(t, l.open[k]);
+        k = must_talk(m, MT_MODE_TURN, systems[i]);
+        assert_prompt(k, &open);
+        for (int j = 0; j < open.n; j++)
+            special += mt_tokenizer_is_special(t, open.v[j]);
         assert_int_equal(special, 2);
-        mt_layout_free(&l);
+        mt_talk_free(&k);
 
-        memcpy(open.v + open.n, assistant.v, (size_t)assistant.n * sizeof(*open.v));
-        open.n += assistant.n;
-        assert_int_equal(mt_model_layout(m, MT_MODE_FREE, systems[i], &l, &e), 0);
-        assert_list(&open, l.open, l.n_open);
-        assert_int_equal(l.n_before + l.n_after + l.n_close + l.n_stop, 0);
-        mt_layout_free(&l);
+        join(&open, &assistant);
+        k = must_talk(m, MT_MODE_FREE, systems[i]);
+        assert_feed(k, &open, &none);
+        assert_false(mt_talk_drawn(k, stops[0]).end);
+        assert_feed(k, &(struct list){.n = 1, .v = {stops[0]}}, &none);
+        mt_talk_free(&k);
     }
 
     /* No system turn at all. */
-    assert_int_equal(mt_model_layout(m, MT_MODE_TURN, "", &l, &e), 0);
-    assert_int_equal(l.n_open, 0);
-    assert_list(&before, l.before, l.n_before);
-    mt_layout_free(&l);
-    assert_int_equal(mt_model_layout(m, MT_MODE_FREE, "", &l, &e), 0);
-    assert_list(&assistant, l.open, l.n_open);
-    mt_layout_free(&l);
-    mt_layout_free(&l);
+    k = must_talk(m, MT_MODE_TURN, "");
+    assert_prompt(k, &none);
+    assert_feed(k, &before, &after);
+    mt_talk_free(&k);
+    k = must_talk(m, MT_MODE_FREE, "");
+    assert_prompt(k, &assistant);
+    mt_talk_free(&k);
+    mt_talk_free(&k);
 
-    assert_int_equal(mt_model_layout(m, MT_MODE_TURN, "\xff", &l, &e), -EILSEQ);
+    assert_int_equal(mt_talk_new(&k, m, MT_MODE_TURN, "\xff", NULL, &e), -EILSEQ);
     assert_non_null(strstr(e.text, "UTF-8"));
     mt_model_close(&m);
 }
@@ -641,11 +694,11 @@ static void only_forced(const struct ck *c, int code, const char *word)
     struct mt_clock clock = mt_clock_virtual(0);
     struct mt_engine *eng;
     struct mt_err e = {0};
-    struct mt_layout l;
+    struct mt_talk *t;
     struct mt_model *m = must_open(c->dir);
 
     logits_of(m);
-    assert_int_equal(mt_model_layout(m, MT_MODE_TURN, NULL, &l, &e), code);
+    assert_int_equal(mt_talk_new(&t, m, MT_MODE_TURN, NULL, NULL, &e), code);
     if (!strstr(e.text, word))
         fail_msg("'%s' lacks '%s'", e.text, word);
     mt_engine_defaults(&eo);
