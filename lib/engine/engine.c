@@ -377,12 +377,21 @@ static struct session *find(const struct mt_engine *eng, int64_t id)
     return i < 0 ? NULL : eng->session[i];
 }
 
-/* The next tick has to look at it. */
+/*
+ * The next tick has to look at it, in its place: the order in which frames begin, and so who gets
+ * the last blocks, is not to hang on whose bytes were read first.
+ */
 static void list(struct mt_engine *eng, struct session *s)
 {
-    if (!s->listed)
-        eng->busy[eng->n_busy++] = s;
+    int i = eng->n_busy;
+
+    if (s->listed)
+        return;
     s->listed = true;
+    for (; i > 0 && eng->busy[i - 1]->id > s->id; i--)
+        eng->busy[i] = eng->busy[i - 1];
+    eng->busy[i] = s;
+    eng->n_busy++;
 }
 
 static void unlist(struct mt_engine *eng, const struct session *s)

@@ -91,7 +91,7 @@ struct mt_engine {
      * Those a tick has to look at: a frame complete or in work, or the call ended. Of thousands of
      * calls, each with a frame every second or two, these are a handful.
      */
-    struct session **busy; /* [n_busy], in the order in which they got something to do */
+    struct session **busy; /* [n_busy], by ascending id, too */
     int n_busy;
     int64_t idle_check_ns; /* before that nobody has been idle for too long */
 

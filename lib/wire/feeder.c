@@ -60,18 +60,24 @@ static void heap_set(struct feed_run *r, size_t at, struct feed_session *s)
     s->heap_at = at;
 }
 
+/* Those of one instant go in order of their numbers, in every run the same. */
+static bool before(const struct feed_session *a, const struct feed_session *b)
+{
+    return a->wake_ns != b->wake_ns ? a->wake_ns < b->wake_ns : a->index < b->index;
+}
+
 static void heap_place(struct feed_run *r, size_t at, struct feed_session *s)
 {
-    while (at > 1 && r->heap[at / 2]->wake_ns > s->wake_ns) {
+    while (at > 1 && before(s, r->heap[at / 2])) {
         heap_set(r, at, r->heap[at / 2]);
         at /= 2;
     }
     for (;;) {
         size_t child = 2 * at;
 
-        if (child < r->n_heap && r->heap[child + 1]->wake_ns < r->heap[child]->wake_ns)
+        if (child < r->n_heap && before(r->heap[child + 1], r->heap[child]))
             child++;
-        if (child > r->n_heap || r->heap[child]->wake_ns >= s->wake_ns)
+        if (child > r->n_heap || before(s, r->heap[child]))
             break;
         heap_set(r, at, r->heap[child]);
         at = child;
