@@ -122,6 +122,7 @@ enum mt_mel_edge {
      * of clip and padding.
      */
     MT_MEL_PADDED,
+    MT_MEL_PADDED_30, /* MiniCPM-o: the same with 30 s, which no clip exceeds */
     /*
      * Qwen3-Omni, a clip by itself: its own reflection. floor(n / 160) frames, from 201 samples on;
      * the maximum is that of these frames.
@@ -160,6 +161,11 @@ void mt_mel_stream_init(struct mt_mel_stream *s);
  */
 int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
                 float *out, int max_frames, int64_t *consumed);
+/*
+ * The next frame, not yet due, as if the sound ended here: raw values with what was pushed reflected
+ * at its end. Two thirds of its 400 samples must be there. The stream stays as it is.
+ */
+void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row);
 /*
  * The clamp of the streaming rule: running = max(running, every value of rows), then
  * rows = (max(v, running - 8) + 4) / 4 in place. Start with running = -INFINITY.

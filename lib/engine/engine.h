@@ -250,4 +250,24 @@ struct mt_teacher {
  */
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e);
 
+/*
+ * A clip, at the model's rate, through a model that speaks in codes (mt-probe logits --audio):
+ * frame by frame, greedily, the last one padded with silence. Everything is borrowed for the call.
+ */
+struct mt_greedy {
+    const float *pcm;
+    int64_t n_pcm;
+    struct mt_policy policy;
+    enum mt_dtype kv_type;
+    int block_tokens;
+    void *ctx;
+    /*
+     * Called after each step that gives a whole frame: the text token and the n codes that belong
+     * together. Not 0 ends the run with that value.
+     */
+    int (*step)(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n);
+};
+/* 0, or what step returned, or -EINVAL, -ENOTSUP (no codec), -EPROTO (no numbers), -ENOMEM with e. */
+int mt_greedy_run(struct mt_model *m, const struct mt_greedy *g, struct mt_err *e);
+
 #endif

@@ -303,7 +303,7 @@ void mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t t
 {
     int n = 0;
 
-    if (said.show >= 0)
+    if (said.show >= 0 && mt_model_tokenizer(eng->m))
         n = mt_detok_push(&s->detok, mt_model_tokenizer(eng->m), said.show, false,
                           s->text + s->n_text, s->cap_text - s->n_text);
     if (n > 0)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
+#include "engine/own_cache.h"
 
 enum { CHUNK = 64 };
 
@@ -16,10 +16,8 @@ struct run {
     struct mt_model *m;
     struct mt_backend *be;
     const struct mt_teacher *t;
-    struct mt_policy policy; /* with a window that fits the tokens */
     int chunk;
-    struct mt_kv *kv;
-    int32_t *blocks;
+    struct mt_own_cache cache;
     struct mt_rows audio; /* [CHUNK, hidden] of the chunk */
     float *row;
     float *codes; /* [rows of a chunk, codebooks made, code_bins], NULL without codebooks */
@@ -65,19 +63,10 @@ static int check_ids(const struct run *r, struct mt_err *e)
 static int check(const struct run *r, struct mt_err *e)
 {
     const struct mt_model_info *i = mt_model_info(r->m);
-    const struct mt_policy *p = &r->t->policy;
 
     if (r->t->n < 1 || r->t->n > INT32_MAX)
         return mt_err_set(e, -EINVAL, "%lld tokens are not in 1..%d", (long long)r->t->n,
                           INT32_MAX);
-    if (r->t->block_tokens < 1)
-        return mt_err_set(e, -EINVAL, "a block of %d tokens", r->t->block_tokens);
-    if (p->bounded && (p->sinks < 0 || p->window <= p->sinks))
-        return mt_err_set(e, -EINVAL, "window=%lld is not above sinks=%lld (a number from 0 on)",
-                          (long long)p->window, (long long)p->sinks);
-    if (p->bounded && i->context && p->window > i->context)
-        return mt_err_set(e, -EINVAL, "window=%lld is above the model's context of %lld",
-                          (long long)p->window, (long long)i->context);
     int rc = i->codebooks ? check_frames(r, e) : check_ids(r, e);
     if (rc < 0)
         return rc;
@@ -95,44 +84,15 @@ static int check(const struct run *r, struct mt_err *e)
 static int allocate(struct run *r)
 {
     const struct mt_model_info *i = mt_model_info(r->m);
-    const struct mt_policy *p = &r->policy;
-    int64_t bt = r->t->block_tokens;
-    int64_t n = p->bounded ? mt_policy_blocks(p->window, p->sinks, (int)bt, r->chunk)
-                           : (r->t->n + bt - 1) / bt;
-    struct mt_kv_shape shape = mt_model_kv_shape(r->m, (int)bt, r->t->kv_type);
-    int rc;
+    int rc = r->be->ops->rows_new(r->be, &r->audio, CHUNK, i->hidden);
 
-    if ((rc = r->be->ops->kv_new(r->be, &r->kv, &shape, n)) < 0 ||
-        (rc = r->be->ops->rows_new(r->be, &r->audio, CHUNK, i->hidden)) < 0)
+    if (rc < 0)
         return rc;
-    r->blocks = malloc(mt_mul((size_t)n, sizeof(*r->blocks)));
     r->row = malloc(mt_mul((size_t)i->vocab, sizeof(*r->row)));
     if (i->codebooks)
         r->codes = malloc(mt_mul(mt_mul((size_t)r->chunk, (size_t)i->codebooks_made),
                                  (size_t)i->code_bins * sizeof(*r->codes)));
-    if (!r->blocks || !r->row || (i->codebooks && !r->codes))
-        return -ENOMEM;
-    for (int64_t k = 0; k < n; k++)
-        r->blocks[k] = (int32_t)k;
-    return 0;
-}
-
-/*
- * Without a policy attention reaches as far as the model's own rule has it; a window that is never
- * full needs no more memory than the tokens.
- */
-static struct mt_policy fitting(const struct mt_model *m, const struct mt_teacher *t)
-{
-    struct mt_policy p = t->policy;
-    int64_t context = mt_model_info(m)->context;
-
-    if (!p.bounded && context)
-        p = (struct mt_policy){.bounded = true, .window = context};
-    if (p.bounded && p.sinks > t->n)
-        p.sinks = t->n;
-    if (p.bounded && p.window > t->n + 1)
-        p.window = t->n + 1;
-    return p;
+    return r->row && (r->codes || !i->codebooks) ? 0 : -ENOMEM;
 }
 
 /* Logits to log-probs, in place; the sum in f64. */
@@ -146,20 +106,6 @@ static void log_softmax(float *x, int n)
         sum += exp(x[i] - most);
     for (int i = 0; i < n; i++)
         x[i] = (float)(x[i] - most - log(sum));
-}
-
-static struct mt_kv_view view(const struct run *r)
-{
-    const struct mt_policy *p = &r->policy;
-    int64_t bt = r->t->block_tokens;
-
-    return (struct mt_kv_view){
-        .blocks = r->blocks,
-        .sinks = p->bounded ? (int)p->sinks : 0,
-        .ring_blocks = p->bounded ? (int)((p->window + r->chunk - 1 + bt - 1) / bt) : INT32_MAX,
-        .window = p->bounded ? p->window : INT64_MAX,
-        .sink_reach = mt_policy_reach(p, mt_model_info(r->m)->max_positions),
-    };
 }
 
 /* Tokens of the chunk; rows of audio take the place of the placeholders. */
@@ -217,7 +163,7 @@ static int give(struct run *r, struct mt_rows logits, int n)
 static int run_chunk(struct run *r, int64_t from, int n, struct mt_err *e)
 {
     const struct mt_teacher *t = r->t;
-    struct mt_run one = {0, n, from, view(r)};
+    struct mt_run one = {0, n, from, mt_own_cache_view(&r->cache)};
     struct mt_audio_rows audio[CHUNK];
     int32_t ids[CHUNK];
     int want[CHUNK], n_want = 0, n_audio = 1, rc;
@@ -233,7 +179,7 @@ static int run_chunk(struct run *r, int64_t from, int n, struct mt_err *e)
         if (r->at_used + n_want < t->n_at && t->at[r->at_used + n_want] == from + k)
             want[n_want++] = k;
     struct mt_step st = {{n, 1, &one}, ids, audio, n_audio, want, n_want};
-    if ((rc = mt_model_step(r->m, r->kv, &st, &logits)) < 0)
+    if ((rc = mt_model_step(r->m, r->cache.kv, &st, &logits)) < 0)
         return mt_err_set(e, rc, "the model can't take %d rows: %s", n, strerror(-rc));
     return give(r, logits, n_want);
 }
@@ -241,20 +187,21 @@ static int run_chunk(struct run *r, int64_t from, int n, struct mt_err *e)
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e)
 {
     const struct mt_model_info *i = mt_model_info(m);
-    struct run r = {.m = m, .be = mt_model_backend(m), .t = t, .policy = fitting(m, t)};
+    struct run r = {.m = m, .be = mt_model_backend(m), .t = t};
     int rc = check(&r, e);
 
     r.chunk = i->want_rows < CHUNK ? i->want_rows : CHUNK; /* any of its rows may be wanted */
 
+    if (rc == 0)
+        rc = mt_own_cache_init(&r.cache, m, &t->policy, t->n, r.chunk, t->block_tokens, t->kv_type,
+                               e);
     if (rc == 0 && (rc = allocate(&r)) < 0)
-        mt_err_set(e, rc, "no memory for a cache of %lld tokens", (long long)t->n);
+        mt_err_set(e, rc, "out of memory");
     for (int64_t from = 0; rc == 0 && from < t->n; from += r.chunk)
         rc = run_chunk(&r, from, (int)(t->n - from < r.chunk ? t->n - from : r.chunk), e);
-    if (r.kv)
-        r.be->ops->kv_free(r.be, r.kv);
+    mt_own_cache_free(&r.cache);
     if (r.audio.data)
         r.be->ops->rows_free(r.be, &r.audio);
-    free(r.blocks);
     free(r.row);
     free(r.codes);
     return rc;

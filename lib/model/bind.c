@@ -29,7 +29,7 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
     rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
     if (rc == 0 && how.rows > 0) {
         bytes.data =
-            (const char *)bytes.data + how.first * bytes.cols * (int64_t)mt_dtype_size(bytes.type);
+            (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
         bytes.rows = how.rows;
     }
     if (rc == 0) {

@@ -114,7 +114,7 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
                    struct mt_err *e)
 {
     struct mt_ear *ear = calloc(1, sizeof(*ear));
-    int rc = ear ? mt_ear_init(ear, m, frame_samples, backlog, false, e)
+    int rc = ear ? mt_ear_init_counting(ear, m, frame_samples, backlog, e)
                  : mt_err_set(e, -ENOMEM, "out of memory");
 
     *out = NULL;

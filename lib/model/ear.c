@@ -19,7 +19,7 @@ int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog)
            m->info.frame_min;
 }
 
-int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
+static int init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
                 struct mt_err *e)
 {
     const struct mt_model_info *i = &m->info;
@@ -42,6 +42,18 @@ int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int b
         return mt_err_set(e, -ENOMEM, "no memory for a session's audio");
     int rc = m->be->ops->rows_new(m->be, &ear->rows, ear->rows_cap, i->hidden);
     return rc < 0 ? mt_err_set(e, rc, "no memory for a session's audio rows") : 0;
+}
+
+int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                struct mt_err *e)
+{
+    return init(ear, m, frame_samples, backlog, true, e);
+}
+
+int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                         struct mt_err *e)
+{
+    return init(ear, m, frame_samples, backlog, false, e);
 }
 
 void mt_ear_done(struct mt_ear *ear)

@@ -15,6 +15,7 @@ struct mt_model {
     struct mt_weights *weights;
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
     struct mt_err no_tokenizer;     /* … and then which kind it has */
+    const char *dir;                /* while it is opened: the directory, or NULL */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */
 };
@@ -66,6 +67,7 @@ struct mt_family {
 };
 
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
+extern const struct mt_family mt_family_minicpm_o;
 
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families
@@ -84,9 +86,11 @@ struct mt_ear {
     int n_rows, rows_cap;
     int mel_frames; /* that these rows were made of; the family sets it */
 };
-/* keep false: the family only asks how much was heard. */
-int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
+int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                 struct mt_err *e);
+/* For a family that only asks how much was heard: samples are counted, not kept. */
+int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                         struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
 /* Bytes of mt_ear itself: the queue of samples and the rows. */
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
@@ -106,7 +110,9 @@ struct mt_talk_kind {
     int (*begin)(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
     void (*rules)(const struct mt_talk *t, struct mt_sample *p); /* NULL: none */
     struct mt_said (*drawn)(struct mt_talk *t, int32_t token);
-    const float *(*speech)(const struct mt_talk *t, int *n); /* NULL: it does not speak */
+    const float *(*speech)(const struct mt_talk *t, int *n);  /* NULL: it does not speak */
+    const int32_t *(*codes)(const struct mt_talk *t, int *n); /* NULL: not in codes */
+    bool flows;
 };
 struct mt_talk {
     const struct mt_talk_kind *kind;

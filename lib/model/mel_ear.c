@@ -9,7 +9,7 @@
 int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                     struct mt_err *e)
 {
-    int rc = mt_ear_init(&ear->base, m, frame_samples, backlog, true, e);
+    int rc = mt_ear_init(&ear->base, m, frame_samples, backlog, e);
 
     mt_mel_stream_init(&ear->stream);
     ear->running = -INFINITY;

@@ -20,7 +20,7 @@
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
 static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
-                                                   &mt_family_moshi};
+                                                   &mt_family_moshi, &mt_family_minicpm_o};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
@@ -221,8 +221,10 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
     rc = find_family(m, dir, path, config, e);
     if (rc == 0 && has_tokenizer(dir))
         rc = open_tokenizer(m, dir, e);
+    m->dir = dir;
     if (rc == 0)
         rc = m->family->open(m, config, config ? path : dir, e);
+    m->dir = NULL;
     json_decref(config);
     return rc;
 }

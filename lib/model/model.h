@@ -33,6 +33,8 @@ void mt_weights_close(struct mt_weights **w);
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
+/* The file, or what made them: for messages. */
+const char *mt_weights_where(const struct mt_weights *w);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
 /*
  * For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64
@@ -116,14 +118,16 @@ struct mt_model_info {
     int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
-    int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
+    int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
+    int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
 };
 
 struct mt_model_opts {
-    int step_rows; /* most rows of one mt_model_step, 1..65536 */
-    int want_rows; /* most rows of one step that need logits, 1..step_rows */
+    int step_rows;         /* most rows of one mt_model_step, 1..65536 */
+    int want_rows;         /* most rows of one step that need logits, 1..step_rows */
+    enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
 };
 
 /*
@@ -186,7 +190,8 @@ int mt_ear_frames(const struct mt_ear *ear);
 int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
 /*
  * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all
- * the same, so that the next one is encoded as if it had been. Without a complete frame: nothing.
+ * the same, so that the next one is encoded as if it had been, but for what an encoder that looks
+ * back would have seen of it. Without a complete frame: nothing.
  */
 void mt_ear_skip(struct mt_ear *ear);
 /*
@@ -265,6 +270,13 @@ void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_
  * next mt_model_speak.
  */
 const float *mt_talk_speech(const struct mt_talk *t, int *n);
+/*
+ * The same of a model with codebooks before its codec: the text token and the codes that belong to
+ * that sound, *n in all. NULL without; valid as long.
+ */
+const int32_t *mt_talk_codes(const struct mt_talk *t, int *n);
+/* Does a character of its text go on from one frame's answer to the next? */
+bool mt_talk_flows(const struct mt_talk *t);
 
 /*
  * What one session owns beside its tokens in the pool, by kind, exact: frames of frame_samples,

@@ -10,22 +10,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "model/family.h"
+#include "model/file.h"
 #include "model/moshi.h"
 
-struct moshi {
-    struct moshi_config cfg;
-    struct moshi_stack main;
-    struct moshi_depth depth;
-    struct mt_mat *text_emb, *emb[MOSHI_STREAMS_MAX], *text_head, *text_bias;
-    struct mt_mat *out_norm_w, *out_norm_b;
-    struct mt_rows h, logits; /* of the wanted rows of the last step */
-    /* Scratch of a call: [step_rows], [want_rows * dep_q], [step_rows * (1 + n_q)]. */
-    int32_t *ids, *codes, *input;
-    int64_t *pos;
-    int *iota;
-};
+enum { CODEC_AT_ONCE = 8 }; /* sessions in one pass of the codec */
 
 /* ---- opening ---- */
 
@@ -80,6 +70,53 @@ static int refuse_forms(const struct mt_weights *w, const char *where, struct mt
     return 0;
 }
 
+/*
+ * The codec of a release lies beside the model; the language model alone is enough for teacher
+ * forcing.
+ */
+static bool has_codec(const struct mt_model *m, const json_t *config)
+{
+    const char *name = json_string_value(json_object_get(config, "mimi_name"));
+    char *path = mt_path_join(m->dir, name ? name : "tokenizer-e351c8d8-checkpoint125.safetensors");
+    bool has = path && access(path, F_OK) == 0;
+
+    free(path);
+    return has;
+}
+
+static int open_codec(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e)
+{
+    struct moshi *o = m->own;
+    struct mt_mimi_config c = mt_mimi_config_tiny(), full = mt_mimi_config_released();
+    char prefix[MT_MIMI_PREFIX_MAX] = "mimi.";
+    int books = o->cfg.dep_q, rc;
+    struct mt_weights *w = m->weights;
+
+    if (!m->synthetic && !has_codec(m, config)) {
+        mt_err_set(&o->no_codec, -ENOENT, "%s: there is no codec beside the model", where);
+        return 0;
+    }
+    if (m->synthetic && o->cfg.card == full.bins)
+        c = full;
+    if (!m->synthetic) {
+        rc = mt_mimi_open(&o->codec_weights, prefix, &c, &books, m->dir, e);
+        if (rc < 0)
+            return rc;
+        w = o->codec_weights;
+    }
+    if (books != o->cfg.dep_q || o->cfg.n_q != 2 * books) {
+        mt_err_set(&o->no_codec, -ENOTSUP, "%s: n_q %d is not twice dep_q %d: no call of two",
+                   where, o->cfg.n_q, o->cfg.dep_q);
+        return 0;
+    }
+    if (c.bins != o->cfg.card)
+        return mt_err_set(e, -EPROTO, "%s.card is %d, but the codec has %d codes a codebook", where,
+                          o->cfg.card, c.bins);
+    int at_once = m->opts.want_rows < CODEC_AT_ONCE ? m->opts.want_rows : CODEC_AT_ONCE;
+    rc = mt_mimi_new(&o->codec, w, prefix, m->be, books, &c, at_once, e);
+    return rc < 0 ? rc : moshi_calls_init(m, e);
+}
+
 static void fill_info(struct mt_model *m, const struct moshi_config *c)
 {
     m->info.vocab = c->text_out;
@@ -88,7 +125,7 @@ static void fill_info(struct mt_model *m, const struct moshi_config *c)
     m->info.kv_heads = c->main.kv_heads;
     m->info.head_dim = c->main.dim / c->main.heads;
     m->info.hidden = c->main.dim;
-    m->info.max_positions = INT64_MAX;
+    m->info.max_positions = INT32_MAX; /* none trained; angles are still exact there */
     m->info.context = c->context;
     m->info.sample_rate_hz = 24000;
     m->info.audio_id = -1;
@@ -112,13 +149,23 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         (rc = bind_model(o, m, e)) < 0)
         return rc;
     fill_info(m, &o->cfg);
-    return 0;
+    if ((rc = open_codec(m, config, where, e)) < 0)
+        return rc;
+    if (o->codec) {
+        m->info.sample_rate_hz = m->info.speech_rate_hz = mt_mimi_config(o->codec)->sample_rate_hz;
+        m->info.beat_samples = m->info.frame_step = m->info.frame_min =
+            mt_mimi_frame_samples(o->codec);
+    }
+    return m->synthetic ? mt_tokenizer_synth(&m->tokenizer, o->cfg.text_out, NULL, 0, e) : 0;
 }
 
 static void close_model(struct mt_model *m)
 {
     struct moshi *o = m->own;
 
+    moshi_calls_free(m);
+    mt_mimi_free(&o->codec);
+    mt_weights_close(&o->codec_weights);
     moshi_stack_free(&o->main);
     moshi_depth_free(&o->depth);
     for (int k = 0; k < MOSHI_STREAMS_MAX; k++)
@@ -176,21 +223,17 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     return 0;
 }
 
-/*
- * Rows of n positions without their text: what positions add, and the embeddings of the codes:
- * input [n][1 + n_q], of which the text is skipped.
- */
-static void embed_codes(struct mt_model *m, struct mt_rows out, const int32_t *input,
-                        const int64_t *pos, int n)
+void moshi_embed_codes(struct moshi *o, struct mt_rows out, const int32_t *input,
+                       const int64_t *pos, int n)
 {
-    struct moshi *o = m->own;
+    struct mt_backend *be = o->main.be;
     int streams = 1 + o->cfg.n_q;
 
     moshi_stack_begin(&o->main, out, pos, n);
     for (int k = 1; k < streams; k++) {
         for (int i = 0; i < n; i++)
             o->ids[i] = input[(int64_t)i * streams + k];
-        m->be->ops->embed_add(m->be, out, o->emb[k - 1], o->ids, n);
+        be->ops->embed_add(be, out, o->emb[k - 1], o->ids, n);
     }
 }
 
@@ -209,7 +252,7 @@ static void teach_input(struct mt_model *m, const int32_t *frames, int64_t t, in
         text[i] = input[0];
         o->pos[i] = t + i;
     }
-    embed_codes(m, out, o->input, o->pos, n);
+    moshi_embed_codes(o, out, o->input, o->pos, n);
 }
 
 /* Row i of the last step's wanted ones is step at[i]; its codes stand in the next column. */
@@ -241,7 +284,6 @@ static void teach_codes(struct mt_model *m, const int32_t *frames, const int64_t
           "\"depformer_num_layers\":2,\"depformer_dim_feedforward\":264")
 
 static const struct mt_synth_shape shapes[] = {
-#if 0
     {"moshi-7b",
      SHAPE("\"dim\":4096,\"text_card\":32000,\"card\":2048,\"num_heads\":32,\"num_layers\":32,"
            "\"context\":3000,\"depformer_dim\":1024,\"depformer_num_heads\":16,"
@@ -249,7 +291,6 @@ static const struct mt_synth_shape shapes[] = {
      "num_layers"},
     {"moshi-7b-tiny", TINY, "num_layers"},
     {"moshi-tiny", TINY, "num_layers"},
-#endif
     {NULL, NULL, NULL},
 };
 
@@ -261,8 +302,16 @@ const struct mt_family mt_family_moshi = {
     .recognise = recognise,
     .open = open_model,
     .close = close_model,
+    .talk_new = moshi_talk_new,
+    .ear_new = moshi_ear_new,
+    .ear_free = moshi_ear_free,
+    .state = moshi_state,
+    .ear_rows_max = moshi_ear_rows_max,
+    .ear_skip = moshi_ear_skip,
+    .encode = moshi_encode,
     .kv_shape = kv_shape,
     .step = step,
+    .speak = moshi_speak,
     .teach_input = teach_input,
     .teach_codes = teach_codes,
 };

@@ -8,6 +8,8 @@
 #define MT_MOSHI_H
 
 #include "model/bind.h"
+#include "model/family.h"
+#include "model/mimi.h"
 
 enum {
     MOSHI_DEPTH_MAX = 32,   /* codebooks that the depth transformer makes */
@@ -138,5 +140,54 @@ void moshi_streams_begin(struct moshi_streams *s, const int32_t *user, int32_t *
 bool moshi_streams_end(struct moshi_streams *s, int32_t text, const int32_t *codes, int32_t *out);
 /* Token of stream k at column t (from 0) of the delayed sequence: frames [n][1 + n_q]. */
 int32_t moshi_delayed(const struct moshi_config *cfg, const int32_t *frames, int64_t t, int k);
+
+/* A whole frame: the text token and the codes that belong together. */
+struct moshi_frame {
+    bool whole;
+    int32_t tokens[1 + MOSHI_DEPTH_MAX];
+};
+
+/* ---- moshi.c ---- */
+
+struct moshi {
+    struct moshi_config cfg;
+    struct moshi_stack main;
+    struct moshi_depth depth;
+    struct mt_mat *text_emb, *emb[MOSHI_STREAMS_MAX], *text_head, *text_bias;
+    struct mt_mat *out_norm_w, *out_norm_b;
+    struct mt_rows h, logits; /* of the wanted rows of the last step, in their order */
+    /* Scratch of a call: [step_rows], [want_rows * dep_q], [step_rows * (1 + n_q)]. */
+    int32_t *ids, *codes, *input;
+    int64_t *pos;
+    int *iota;
+    /* The codec, NULL where the release lacks it: then there are no calls, and why says so. */
+    struct mt_weights *codec_weights;
+    struct mt_mimi *codec;
+    struct mt_err no_codec;
+    struct moshi_calls *calls;
+};
+
+/*
+ * Rows of n positions without their text: what positions add, and the embeddings of the codes:
+ * input [n][1 + n_q], of which the text is skipped.
+ */
+void moshi_embed_codes(struct moshi *o, struct mt_rows out, const int32_t *input,
+                       const int64_t *pos, int n);
+
+/* ---- moshi_call.c: live calls ---- */
+
+int moshi_calls_init(struct mt_model *m, struct mt_err *e); /* scratch for the ones of a step */
+void moshi_calls_free(struct mt_model *m);
+int moshi_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
+                  struct mt_err *e);
+void moshi_ear_free(struct mt_ear *ear);
+int moshi_ear_rows_max(const struct mt_model *m, int frame_samples);
+void moshi_ear_skip(struct mt_ear *ear);
+int moshi_encode(struct mt_model *m, struct mt_ear **ears, int n);
+int moshi_state(const struct mt_model *m, int frame_samples, int backlog,
+                struct mt_state_kind out[MT_STATE_KINDS]);
+int moshi_talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode, const char *system,
+                   struct mt_ear *ear, struct mt_err *e);
+void moshi_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params, int n);
 
 #endif

@@ -65,9 +65,12 @@ static struct spread spread_of(const char *name, int n_dims, int64_t cols)
         return (struct spread){0.01, 0};
     if (n_dims == 1)
         return (struct spread){0, 0.02};
-    if (strstr(name, "embed_tokens"))
+    if (strstr(name, "embed_tokens") || strstr(name, "text_emb") || !strncmp(name, "emb.", 4) ||
+        strstr(name, "depformer_emb"))
         return (struct spread){0, 1};
-    if (strstr(name, "lm_head"))
+    if (strstr(name, "embed_positions")) /* as sines and cosines have it */
+        return (struct spread){0, 0.7};
+    if (strstr(name, "lm_head") || !strncmp(name, "linears.", 8) || strstr(name, "text_linear"))
         return (struct spread){0, 4 * fan_in};
     if (ends_with(name, "q_proj.weight") || ends_with(name, "k_proj.weight"))
         return (struct spread){0, 1.4 * fan_in};

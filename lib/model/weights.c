@@ -60,6 +60,11 @@ const char *mt_shape_text(char out[MT_SHAPE_MAX], int n_dims, const int64_t *dim
     return out;
 }
 
+const char *mt_weights_where(const struct mt_weights *w)
+{
+    return w->src->where(w->self);
+}
+
 bool mt_weights_has(const struct mt_weights *w, const char *name)
 {
     return w->src->has(w->self, name);

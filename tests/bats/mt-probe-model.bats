@@ -6,6 +6,7 @@ load helper
 
 A=$MT_TESTS/golden/omni-a
 B=$MT_TESTS/golden/omni-b
+Q=$MT_TESTS/golden/qwen3-a
 JFK=$DATA/jfk.flac
 
 # A wrong call: exit 2, nothing on stdout, one line of a reason that holds all WORDs (argp adds where help is): wrong WORD… -- ARGS…
@@ -154,6 +155,62 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   wrong --tokens NUL -- logits -m "$A" --tokens @nul
   : >empty
   wrong --tokens "no ids" -- logits -m "$A" --tokens @empty
+}
+
+@test "logits: frames of codes, a line a stream" {
+  local m=$MT_TESTS/golden/moshi-a
+  jq -c '.[0].frames[] | {codes: .}' "$m/cases.json" >frames
+  mt-probe logits -m "$m" --codes frames --at all --top 0 >out
+  jq -se 'map([.pos, .stream]) == [range(3) as $t | range(9) | [$t, .]]' out
+  jq -se 'map(.top | map(.[1] | exp) | add - 1 | fabs) | max < 1e-4' out
+  jq -se 'map(.top | length) == [range(3) | 48, (range(8) | 20)]' out
+  mt-probe logits -m "$m" --codes - --at all --top 0 <frames | cmp - out
+  [ "$(mt-probe logits -m "$m" --codes frames | jq -c '[.pos, .stream, (.top | length)]' | head -2 | tr '\n' ' ')" = "[2,0,5] [2,1,5] " ]
+  # What is above the context isn't heard anyway; a smaller window is another run.
+  mt-probe logits -m "$m" --codes frames --at all --top 0 --kv window=24 | cmp - out
+  ! mt-probe logits -m "$m" --codes frames --at all --top 0 --kv window=2 | cmp -s - out
+}
+
+@test "logits: wrong frames" {
+  local m=$MT_TESTS/golden/moshi-a
+  jq -c '.[0].frames[] | {codes: .}' "$m/cases.json" >good
+  failed nope "No such file" -- logits -m "$m" --codes nope
+  failed directory -- logits -m "$m" --codes "$m"
+  : >bad
+  failed bad "no frames" -- logits -m "$m" --codes bad
+  { head -2 good; echo '{"codes":[1,2,3]}'; } >bad
+  failed bad:3 "3 codes" "17 numbers" -- logits -m "$m" --codes bad
+  echo '{"text":7}' >bad
+  failed bad:1 "no list of codes" -- logits -m "$m" --codes bad
+  { head -1 good; echo; echo '{"codes":[1,2'; } >bad
+  failed bad:3 JSON -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = 1.5' good >bad
+  failed bad:1 "code 4" -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = -2' good >bad
+  failed bad:1 "code 4" -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = 21' good >bad
+  wrong "code 4 of frame 0" "-1..20" -- logits -m "$m" --codes bad
+  jq -c '.codes[0] = 49' good >bad
+  wrong "code 0 of frame 0" "-1..48" -- logits -m "$m" --codes bad
+  head -c 70000 /dev/zero | tr '\0' ' ' >bad
+  failed bad:1 "64 KiB" -- logits -m "$m" --codes bad
+  wrong --codes "no codebooks" -- logits -m "$A" --codes good
+  wrong --codes -- logits -m "$m" --tokens 1,2
+  wrong --tokens --codes -- logits -m "$m" --tokens 1,2 --codes good
+  wrong --audio --codes -- logits -m "$m" --audio "$JFK" --codes good
+  wrong window=25 context 24 -- logits -m "$m" --codes good --kv window=25
+  wrong "no codebooks" -- logits -m "$A" --audio "$JFK" --codes good
+}
+
+@test "logits: a model that speaks in codes answers a clip" {
+  local m=$MT_TESTS/golden/moshi-a
+  mt-probe logits -m "$m" --audio "$JFK@0:1.0" >out
+  jq -se 'map(.pos) == [range(1; 13)] and all(.type == "step" and (.codes | length) == 8 and .text >= 0)' out
+  mt-probe logits -m "$m" --audio "$JFK@0:1.0" --threads 1 | cmp - out
+  wrong --audio -- logits -m "$m" --audio "$JFK" --audio "$JFK"
+  mkdir alone
+  ln -s "$m"/{config.json,model.safetensors} alone/
+  failed codec -- logits -m alone --audio "$JFK"
 }
 
 @test "logits: audio goes in where the placeholders are, in order" {
@@ -353,6 +410,19 @@ size() {
   [ "$(mt-probe embed -m "$A" --audio "$JFK@0s:1s" --stream --frame 40ms | jq -c 'select(.type == "embed")' | wc -l)" = 25 ]
 }
 
+@test "embed: Qwen3-Omni counts 13 rows a second and the authors' rows of a rest, live, too" {
+  mt-probe embed -m "$Q" --audio "$JFK@0s:10.3s" >whole
+  [ "$(head -n 1 whole)" = '{"type":"mel","frames":1030,"positions":134}' ]
+  mt-probe embed -m "$Q" --audio "$JFK@0s:10.3s" --stream >live
+  jq -se 'map(select(.type == "mel").positions) == [range(10) | 13] + [4]' live
+  # Seconds are seconds, however many make a frame.
+  mt-probe embed -m "$Q" --audio "$JFK@0s:10.3s" --stream --frame 3s | jq -c 'select(.type == "embed")' >three
+  jq -c 'select(.type == "embed")' live | cmp - three
+  mt-probe embed -m "$Q" --audio "$JFK@1s:2s" --stream --frame 500ms | jq -se 'map(select(.type == "mel").positions) == [7, 7, 7, 7]'
+  failed "200 samples is too short (at least 201)" -- embed -m "$Q" --audio "$JFK@1000:200"
+  wrong --frame 80 -- embed -m "$Q" --audio "$JFK" --stream --frame 70ms
+}
+
 @test "embed --stream: wrong frames" {
   wrong --frame 40 -- embed -m "$A" --audio "$JFK" --stream --frame 30ms
   wrong --frame -- embed -m "$A" --audio "$JFK" --stream --frame 33.3ms
@@ -407,4 +477,10 @@ golden() {
   golden "$A" W16-S4-cache 2e-4
   golden "$A" W16-S4-absolute 2e-4
   golden "$B" audio-W33-S5-cache 3e-4
+}
+
+@test "golden: Qwen3-Omni" {
+  golden "$Q" audio-two 6e-4
+  golden "$Q" W16-S4-cache 2e-4
+  golden "$MT_TESTS/golden/qwen3-b" audio-W24-S5-absolute 6e-4
 }

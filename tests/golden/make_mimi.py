@@ -149,9 +149,8 @@ def release(state):
     return out
 
 
-def make_kyutai(name, spec):
-    folder = HERE / name
-    folder.mkdir(exist_ok=True)
+def random_kyutai(spec):
+    """A random codec by spec: the model, its config, and its tensors as released."""
     config = dict(sample_rate=spec["sample_rate"], channels=1, frame_rate=spec["frame_rate"],
                   seanet=spec["seanet"], transformer=spec["transformer"],
                   quantizer=spec["quantizer"])  # fmt: skip
@@ -166,7 +165,13 @@ def make_kyutai(name, spec):
             vectors = group.input_proj(latent)[0].T
             fill_codebooks(books, vectors, rng, "embedding_sum", clear_kyutai)
     level(model.decoder.model[-1].conv.conv, run_kyutai(model, clip(spec["clips"][0]), True)[1])
-    state = release({n: t for n, t in model.state_dict().items()})
+    return model, config, release(model.state_dict())
+
+
+def make_kyutai(name, spec):
+    folder = HERE / name
+    folder.mkdir(exist_ok=True)
+    model, config, state = random_kyutai(spec)
     if spec["config"]:
         save_file(state, folder / "mimi.safetensors")
         write_json(folder / "mimi.json", config)

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 import torch
-from moshi.models.lm import LMModel
+from moshi.models.lm import LMGen, LMModel
 from safetensors.torch import load_file, save_file
 
+import make_mimi
 import moshi_reference as reference
 
 HERE = Path(__file__).parent
@@ -32,20 +33,37 @@ SHARED = dict(
 # bfloat16 in shards with tensors of other parts between them; its cache is full after 9 frames.
 SPECS = {
     "moshi-a": dict(
-        seed=11, dtype=torch.float32, shards=1,
+        seed=11, dtype=torch.float32, shards=1, frames=60,
+        codec=dict(
+            seed=21, sample_rate=24000, frame_rate=12.5, codebooks=8, clips=[(make_mimi.JFK, 0, 9600)],
+            seanet=dict(make_mimi.SEANET, dimension=16, n_filters=2, ratios=[8, 6, 5, 4]),
+            transformer=dict(make_mimi.TRANSFORMER, d_model=16, num_heads=2, num_layers=1,
+                             dim_feedforward=24, context=30, input_dimension=16,
+                             output_dimensions=[16]),
+            quantizer=dict(dimension=6, n_q=9, bins=20, input_dimension=16, output_dimension=16),
+        ),
         config=dict(
-            SHARED, dim=36, text_card=48, card=20, num_heads=3, num_layers=2, context=24,
+            SHARED, dim=30, text_card=48, card=20, num_heads=3, num_layers=2, context=24,
             max_period=10000, depformer_dim=16, depformer_num_heads=2, depformer_num_layers=2,
-            depformer_dim_feedforward=40, depformer_context=8,
+            depformer_dim_feedforward=40, depformer_context=8, mimi_config_name="mimi.json",
         ),
     ),
     "moshi-b": dict(
-        seed=12, dtype=torch.bfloat16, shards=3,
+        seed=13, dtype=torch.bfloat16, shards=3, frames=24,
+        codec=dict(
+            seed=22, sample_rate=24000, frame_rate=400, codebooks=8, clips=[(make_mimi.JFK, 4000, 6000)],
+            seanet=dict(make_mimi.SEANET, dimension=12, n_filters=2, ratios=[5, 4]),
+            transformer=dict(make_mimi.TRANSFORMER, d_model=12, num_heads=2, num_layers=1,
+                             dim_feedforward=20, context=250, input_dimension=12,
+                             output_dimensions=[12]),
+            quantizer=dict(dimension=6, n_q=8, bins=24, input_dimension=12, output_dimension=12),
+        ),
         config=dict(
             SHARED, dim=40, text_card=56, card=24, num_heads=2, num_layers=3, context=9,
             max_period=100000, depformer_dim=16, depformer_num_heads=1, depformer_num_layers=1,
             depformer_dim_feedforward=64, depformer_context=8, model_type="moshi",
-            tokenizer_name="pieces.model",
+            tokenizer_name="pieces.model", mimi_name="codec.safetensors",
+            mimi_config_name="mimi.json",
             lm_gen_config=dict(temp=0.8, temp_text=0.7, top_k=250, top_k_text=25),
         ),
     ),
@@ -55,7 +73,9 @@ DECOYS = {
     "extra_heads.0.weight": (6, 40),
     "transformer.layers.3.norm1.alpha": (1, 1, 40),
 }
-NOT_OURS = ("model_type", "lm_gen_config", "moshi_name", "mimi_name", "tokenizer_name")
+NOT_OURS = (
+    "model_type", "lm_gen_config", "moshi_name", "mimi_name", "mimi_config_name", "tokenizer_name"
+)  # fmt: skip
 
 
 def write_json(path, value):
@@ -175,6 +195,50 @@ def make_frames(rng, cfg, n, absent=0.0):
     return frames.tolist()
 
 
+class Narrow(Exception):
+    """A draw whose best two are too close to call."""
+
+
+def least_gap(lm, run):
+    """Runs with every draw watched; the least distance between its best two log-probs."""
+    gaps = []
+    text, made = lm.forward_text, lm.forward_depformer
+
+    def watch(logits):
+        best = logits.float().log_softmax(-1).flatten().topk(2).values
+        gaps.append((best[0] - best[1]).item())
+
+    def forward_text(*args, **kw):
+        h, logits = text(*args, **kw)
+        watch(logits)
+        return h, logits
+
+    def forward_depformer(*args, **kw):
+        logits = made(*args, **kw)
+        watch(logits)
+        return logits
+
+    lm.forward_text, lm.forward_depformer = forward_text, forward_depformer
+    out = run()
+    lm.forward_text, lm.forward_depformer = text, made
+    return out, min(gaps)
+
+
+def call(lm, codec, pcm):
+    """What LMGen returns for a clip, greedily, step by step; and the sound of it."""
+    gen = LMGen(lm, use_sampling=False, temp=0.0, temp_text=0.0)
+    steps, sound = [], []
+    size = codec.frame_size
+    with gen.streaming(1), codec.streaming(1):
+        for x in pcm.split(size):
+            codes = codec.encode(torch.nn.functional.pad(x, (0, size - len(x)))[None, None])
+            out = gen.step(codes)
+            if out is not None:
+                steps.append(out[0, :, 0].tolist())
+                sound.append(codec.decode(out[:, 1:])[0, 0])
+    return steps, torch.cat(sound)
+
+
 def error(a, b):
     return max((x - y).abs().max().item() for x, y in zip(a, b))
 
@@ -216,6 +280,20 @@ def make(name, spec):
         kv = dict(window=window, sinks=sinks, rope=rope)
         keep(dict(name="window-" + rope, kind="codes", frames=frames, kv=kv), text, codes,
              [0, window, window + sinks, n - 1])  # fmt: skip
+    codec = spec["codec"]
+    mimi, config, state = make_mimi.random_kyutai(codec)
+    save_file(state, folder / spec["config"].get("mimi_name", make_mimi.RELEASED_NAME))
+    write_json(folder / "mimi.json", config)
+    file, first, _ = codec["clips"][0]
+    n = spec["frames"] * mimi.frame_size - mimi.frame_size // 3
+    pcm = make_mimi.clip((file, first, n))
+    (steps, sound), gap = least_gap(ck.model, lambda: call(ck.model, mimi, pcm))
+    if gap < 1e-3:
+        raise Narrow(f"{name}: a draw is decided by {gap:.1e}: take another seed")
+    at = [0, 1, len(steps) // 2, len(steps) - 1]
+    expected["call"] = sound.view(len(steps), -1)[at].contiguous()
+    cases.append(dict(name="call", kind="call", file=file, first=first, samples=n, steps=steps,
+                      tensor="call", at=at, least_gap=gap))  # fmt: skip
     cases.append(dict(name="pieces", kind="pieces", pieces=pieces))
     lines = ",\n".join(json.dumps(c) for c in cases)
     (folder / "cases.json").write_text("[\n" + lines + "\n]\n")

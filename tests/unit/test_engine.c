@@ -962,7 +962,7 @@ static void test_the_retry_hint(void **state)
 static void test_too_small(void **state)
 {
     struct mt_engine_opts o = options("window=2048,sinks=4", 20);
-    struct mt_model_opts mo = {512, 256};
+    struct mt_model_opts mo = {.step_rows = 512, .want_rows = 256};
     struct mt_clock clock = mt_clock_virtual(0);
     struct mt_backend *be;
     struct mt_model *m;

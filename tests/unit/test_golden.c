@@ -331,7 +331,7 @@ static void check_kv_types(struct golden *g, const json_t *c)
 
 static void run_kind(const char *kind, void (*check)(struct golden *, const json_t *))
 {
-    static const char *const own[] = {"omni-a", "omni-b", "qwen3-a", "qwen3-b"};
+    static const char *const own[] = {"omni-a", "omni-b", "qwen3-a", "qwen3-b", "minicpm-a"};
     char dirs[4096], *save = NULL;
     int seen = 0, n = 0;
 

@@ -24,7 +24,7 @@ static const char *tests_dir(void)
 
 static int open_rows(struct mt_model **m, const char *spec, int step, int want, struct mt_err *e)
 {
-    struct mt_model_opts o = {step, want};
+    struct mt_model_opts o = {.step_rows = step, .want_rows = want};
 
     return mt_model_open(m, spec, be, &o, e);
 }

@@ -311,6 +311,236 @@ static void check_pieces(struct opened *o, struct mt_weights *expected, const js
     }
 }
 
+/* ---- a call: what LMGen returns, and how it sounds ---- */
+
+struct spoken {
+    const json_t *steps;
+    int64_t n;
+};
+
+static int take_step(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n)
+{
+    struct spoken *s = ctx;
+    const json_t *want = json_array_get(s->steps, (size_t)s->n++);
+
+    assert_int_equal(pos, s->n); /* the first step gives nothing */
+    assert_int_equal(json_array_size(want), 1 + n);
+    assert_int_equal(text, json_integer_value(json_array_get(want, 0)));
+    for (int k = 0; k < n; k++)
+        if (codes[k] != json_integer_value(json_array_get(want, (size_t)k + 1)))
+            fail_msg("step %d, code %d is %d, not %d", (int)pos, k, codes[k],
+                     (int)json_integer_value(json_array_get(want, (size_t)k + 1)));
+    return 0;
+}
+
+/* The sample values of the file as they are, whatever its rate: as the reference took them. */
+static float *load_clip(const char *dir, const json_t *c, int64_t *n)
+{
+    char path[1200];
+    struct mt_err e = {0};
+    float *pcm, *out;
+    int64_t all, first = whole(c, "first");
+
+    *n = whole(c, "samples");
+    snprintf(path, sizeof(path), "%s/%s", dir, json_string_value(json_object_get(c, "file")));
+    if (mt_sound_load(path, NULL, 16000, 16000 * 300, &pcm, &all, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_true(first + *n <= all);
+    out = malloc((size_t)*n * sizeof(*out));
+    memcpy(out, pcm + first, (size_t)*n * sizeof(*out));
+    free(pcm);
+    return out;
+}
+
+static void check_call(struct opened *o, struct mt_weights *expected, const json_t *c)
+{
+    struct spoken s = {json_object_get(c, "steps"), 0};
+    struct mt_err e = {0};
+    struct mt_greedy g = {.kv_type = MT_F32, .block_tokens = 16, .ctx = &s, .step = take_step};
+
+    (void)expected;
+    float *pcm = load_clip(o->dir, c, &g.n_pcm);
+    g.pcm = pcm;
+    if (mt_greedy_run(o->m, &g, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(s.n, json_array_size(s.steps));
+    free(pcm);
+}
+
+struct live {
+    const float *want;
+    const json_t *at, *steps;
+    int64_t frames, size;
+    double worst;
+};
+
+static void on_frame(void *ctx, const struct mt_record *r)
+{
+    struct live *l = ctx;
+    const json_t *v;
+    size_t i;
+
+    assert_int_equal(r->status, MT_OK);
+    assert_int_equal(r->frame, l->frames++);
+    assert_int_equal(r->tokens_in, 1);
+    assert_int_equal(r->tokens_out, 1);
+    assert_int_equal(r->n_speech, r->frame ? l->size : 0);
+    /* A token is drawn in the frame before the one that it sounds in. */
+    if (r->frame + 1 < (int64_t)json_array_size(l->steps) + 1)
+        assert_int_equal(r->tokens[0], json_integer_value(json_array_get(
+                                           json_array_get(l->steps, (size_t)r->frame), 0)));
+    json_array_foreach(l->at, i, v) for (int64_t k = 0;
+                                         json_integer_value(v) + 1 == r->frame && k < l->size; k++)
+        l->worst = fmax(l->worst, fabs((double)r->speech[k] - l->want[(int64_t)i * l->size + k]));
+}
+
+/* The same through the engine. */
+static void check_live(struct opened *o, struct mt_weights *expected, const json_t *c)
+{
+    struct live l = {.at = json_object_get(c, "at"), .steps = json_object_get(c, "steps")};
+    struct mt_clock clock = mt_clock_virtual(0);
+    struct mt_engine_opts opts;
+    struct mt_session_opts so;
+    struct mt_engine *eng;
+    struct mt_err e = {0};
+    int64_t id, n, dims[8];
+    const char *why;
+    double retry;
+
+    l.want = tensor(expected, json_string_value(json_object_get(c, "tensor")), dims);
+    l.size = dims[1];
+    mt_engine_defaults(&opts);
+    opts.policy = (struct mt_policy){0};
+    opts.pool_blocks = 64;
+    opts.kv_type = MT_F32;
+    opts.step_tokens = 64;
+    opts.max_sessions = 4;
+    opts.backlog = 1024;
+    opts.events = (struct mt_engine_events){&l, on_frame, NULL};
+    if (mt_engine_new(&eng, o->m, &opts, &clock, &e) < 0)
+        fail_msg("%s", e.text);
+    mt_session_defaults(&so);
+    assert_int_equal(mt_engine_open(eng, &so, &id, &why, &retry, NULL), 0);
+    float *pcm = load_clip(o->dir, c, &n);
+    assert_int_equal(mt_engine_audio(eng, id, pcm, n, 0), n);
+    mt_engine_end(eng, id, 0);
+    while (mt_engine_tick(eng)) {
+    }
+    assert_int_equal(l.frames, (int64_t)json_array_size(l.steps) + 1);
+    if (!(l.worst <= 5e-6))
+        fail_msg("%s: the sound is off by %g", o->dir, l.worst);
+    mt_engine_free(&eng);
+    free(pcm);
+}
+
+/* ---- a session is itself, whoever else is there ---- */
+
+enum { SESSIONS = 5, FRAMES = 12 };
+
+struct crowd {
+    int64_t watched; /* the session whose answers are kept */
+    int32_t tokens[FRAMES];
+    uint64_t sound;
+    int n;
+};
+
+static void on_crowd(void *ctx, const struct mt_record *r)
+{
+    struct crowd *c = ctx;
+
+    assert_int_equal(r->status, MT_OK);
+    if (r->session != c->watched)
+        return;
+    c->tokens[c->n++] = r->tokens[0];
+    c->sound = mt_hash(c->sound, r->speech, (size_t)r->n_speech * sizeof(*r->speech));
+}
+
+/* Session `me` of several that speak at once, or alone. */
+static struct crowd run_crowd(int threads, int me, bool alone, int step_tokens)
+{
+    struct mt_model_opts mo = {.step_rows = step_tokens, .want_rows = step_tokens};
+    struct mt_clock clock = mt_clock_virtual(0);
+    struct crowd c = {.sound = MT_HASH_INIT};
+    struct mt_engine_opts opts;
+    struct mt_backend *be;
+    struct mt_engine *eng;
+    struct mt_model *m;
+    struct mt_err e = {0};
+    enum mt_cpu_tier tier;
+    int64_t id[SESSIONS];
+    const char *why;
+    double retry;
+
+    mt_engine_defaults(&opts);
+    assert_int_equal(mt_policy_parse("window=8,sinks=2", &opts.policy, NULL), 0);
+    opts.pool_blocks = 64;
+    opts.step_tokens = step_tokens;
+    opts.max_sessions = SESSIONS;
+    opts.backlog = FRAMES;
+    opts.events = (struct mt_engine_events){&c, on_crowd, NULL};
+    if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&be, tier, threads, &e) < 0 ||
+        mt_model_open(&m, "synth:moshi-tiny", be, &mo, &e) < 0 ||
+        mt_engine_new(&eng, m, &opts, &clock, &e) < 0)
+        fail_msg("%s", e.text);
+    for (int i = 0; i < SESSIONS; i++) {
+        struct mt_session_opts so;
+        mt_session_defaults(&so);
+        so.has_seed = true;
+        so.seed = (uint64_t)i + 1;
+        so.temperature = i % 2 ? 0.7f : 0;
+        if (alone && i != me)
+            continue;
+        assert_int_equal(mt_engine_open(eng, &so, &id[i], &why, &retry, NULL), 0);
+        if (i == me)
+            c.watched = id[i];
+    }
+    for (int64_t k = 0; k < FRAMES; k++)
+        for (int i = 0; i < SESSIONS; i++) {
+            float pcm[1920];
+            if (alone && i != me)
+                continue;
+            for (int64_t s = 0; s < 1920; s++)
+                pcm[s] = (float)(mt_unit(mt_mix64((uint64_t)(s + 1920 * k + 100000 * i))) - 0.5);
+            assert_int_equal(mt_engine_audio(eng, id[i], pcm, 1920, 0), 1920);
+            if (i % 2 == 0 && k % 3)
+                continue; /* these wait, so that companies change */
+            while (mt_engine_tick(eng)) {
+            }
+        }
+    while (mt_engine_tick(eng)) {
+    }
+    assert_int_equal(c.n, FRAMES);
+    mt_engine_free(&eng);
+    mt_model_close(&m);
+    be->ops->free(be);
+    return c;
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    for (int me = 0; me < 2; me++) { /* greedy; sampled */
+        struct crowd alone = run_crowd(1, me, true, 8), with = run_crowd(4, me, false, 8),
+                     few = run_crowd(2, me, false, 2);
+
+        alone.watched = with.watched = few.watched;
+        assert_memory_equal(&alone, &with, sizeof(alone));
+        assert_memory_equal(&alone, &few, sizeof(alone));
+    }
+}
+
+static void test_call(void **state)
+{
+    (void)state;
+    run_kind("call", check_call);
+}
+
+static void test_live(void **state)
+{
+    (void)state;
+    run_kind("call", check_live);
+}
+
 static void test_pieces(void **state)
 {
     (void)state;
@@ -326,9 +556,9 @@ static void test_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regression),
-        cmocka_unit_test(test_codes),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_regression), cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_pieces),     cmocka_unit_test(test_call),
+        cmocka_unit_test(test_live),       cmocka_unit_test(test_company),
     };
 
     return cmocka_run_group_tests_name("moshi", tests, NULL, NULL);

@@ -31,7 +31,10 @@ static const struct argp_option options[] = {
      "and all codes, -1 for none; - is stdin",
      0},
     {"audio", 'a', "FILE[@start:len]", 0,
-     "Goes in where the ids hold the model's audio placeholder; repeat for several clips", 0},
+     "Goes in where the ids hold the model's audio placeholder; repeat for several clips. Alone, "
+     "with "
+     "a model that speaks in codes: its greedy answer, a line a step",
+     0},
     {"at", KEY_AT, "P,P,…|all", 0,
      "Positions to print; negative ones count from the end (default -1)", 0},
     {"top", KEY_TOP, "N", 0, "Log-probs a position, best first; 0: all, in order of id (default 5)",
@@ -296,6 +299,46 @@ static int print_code_row(void *ctx, int64_t pos, int k, const float *logprobs, 
     return print_top(ctx, logprobs, bins);
 }
 
+/* ---- greedy ---- */
+
+static int print_step(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n)
+{
+    (void)ctx;
+    printf("{\"type\":\"step\",\"pos\":%lld,\"text\":%d,\"codes\":[", (long long)pos, text);
+    for (int k = 0; k < n; k++)
+        printf("%s%d", k ? "," : "", codes[k]);
+    fputs("]}", stdout);
+    return mt_line_end(stdout);
+}
+
+/* Exit status of a run that gave rc; without a text it was stdout, which the dispatcher reports. */
+static int status_of(int rc, const struct mt_err *e)
+{
+    if (rc < 0 && e->code)
+        mt_msg(MT_ERROR, "%s", e->text);
+    return rc == 0 ? MT_EXIT_OK : rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+static int run_greedy(const struct options *o)
+{
+    struct mt_greedy g = {
+        .policy = o->policy, .kv_type = o->kv_type, .block_tokens = o->block, .step = print_step};
+    struct mt_err e = {0};
+    float *pcm;
+
+    if (o->n_audio > 1) {
+        mt_msg(MT_ERROR, "--audio: one clip at a time, this model answers it");
+        return MT_EXIT_USAGE;
+    }
+    int status = probe_clip(o->audio[0], mt_model_info(o->pm.m)->sample_rate_hz, &pcm, &g.n_pcm);
+    if (status != MT_EXIT_OK)
+        return status;
+    g.pcm = pcm;
+    status = status_of(mt_greedy_run(o->pm.m, &g, &e), &e);
+    free(pcm);
+    return status;
+}
+
 /* Either ids with the audio that goes between them, or frames of codes. */
 static int load_input(const struct options *o, struct mt_teacher *t, int32_t **ids, float **audio)
 {
@@ -361,10 +404,7 @@ static int run(const struct options *o)
         p.ids = t.ids;
         t.at = at;
         t.ctx = &p;
-        int rc = mt_teacher_run(o->pm.m, &t, &e);
-        if (rc < 0 && e.code) /* without a text it was stdout, which the dispatcher reports */
-            mt_msg(MT_ERROR, "%s", e.text);
-        status = rc == 0 ? MT_EXIT_OK : rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+        status = status_of(mt_teacher_run(o->pm.m, &t, &e), &e);
     }
     free(p.order);
     free(ids);
@@ -385,8 +425,10 @@ int probe_logits(int argc, char **argv)
         return MT_EXIT_FAILED;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     int status = probe_model_open(&o.pm);
+    bool greedy = status == MT_EXIT_OK && mt_model_info(o.pm.m)->codebooks && o.n_audio &&
+                  !o.codes && !o.tokens;
     if (status == MT_EXIT_OK)
-        status = run(&o);
+        status = greedy ? run_greedy(&o) : run(&o);
     probe_model_close(&o.pm);
     free(o.audio);
     return status;
