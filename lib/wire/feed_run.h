@@ -87,6 +87,7 @@ struct feed_run {
     uv_poll_t timer;
     int timer_fd;
     int64_t timer_ns; /* what it is set to */
+    bool serving;     /* it is set when what is due now is done */
     uv_timer_t check;
     unsigned checks;
     uv_signal_t signals[2];
@@ -99,12 +100,16 @@ struct feed_run {
     struct feed_session *sessions;
     struct feed_session **heap; /* by wake_ns */
     size_t n_heap, cap_heap;
-    char in[64 << 10]; /* what was read last */
+    char in[64 << 10];  /* what was read last */
+    unsigned char *out; /* what is written */
+    size_t cap_out;
 };
 
 /* ---- feeder.c ---- */
 
 int64_t mt_feed_now(struct feed_run *r);
+/* Do what is due now: paced frames don't wait until all answers that came are read. */
+void mt_feed_serve_due(struct feed_run *r);
 /* When the timer is to call mt_feed_session_wake. */
 void mt_feed_wake_at(struct feed_session *s, int64_t ns);
 /* The beat's next instant of this phase, not before ns; the first session to ask sets the beat. */

@@ -10,11 +10,11 @@
 struct feed_stream {
     struct mt_tape *tape;
     enum mt_pcm format;
-    int64_t budget; /* samples to send at most */
-    int64_t sent;   /* samples given out in messages */
-    float *hold;    /* samples read and not sent */
-    int64_t n, cap;
-    bool ended; /* nothing follows what is held */
+    int64_t budget;      /* samples to send at most */
+    int64_t sent;        /* samples given out in messages */
+    unsigned char *hold; /* samples read and not sent, as the wire has them */
+    int64_t n, cap;      /* samples */
+    bool ended;          /* nothing follows what is held */
 };
 
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,

@@ -307,6 +307,15 @@ feed() {
 
 # ---- against the server ----
 
+@test "mt-feed: more sessions than open files allow" {
+  serve --backend cost:a=10us,b=1us --frame 100ms
+  wav s16 16000 1 1600 >x.wav
+  run -1 --separate-stderr bash -c 'ulimit -n 64; mt-feed -s mt.sock -n 80 x.wav >frames'
+  [[ "${stderr_lines[0]}" == *"the limit on open files (ulimit -n)"* ]]
+  [ "$(jq -s 'map(select(.status == "ok")) | length' frames)" -gt 40 ]
+  [ "$(jq -s 'map(select(.type == "frame")) | length' frames)" -eq 80 ]
+}
+
 # records FILTER…: of the last run.
 records() {
   jq -r "$@" <frames
