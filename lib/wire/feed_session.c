@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #define RETRY_NS     (5 * MT_NS_PER_MS) /* the server's queue of connections is full: ask again */
-#define UNSENT_LIMIT (8u << 20)         /* bytes that a server may leave unread */
 #define END          "{\"type\":\"end\"}\n"
+#define RETRY_S      1.0 /* until a session offers itself again, if the server has no hint */
+#define RETRY_MIN_S  0.01
+#define UNSENT_LIMIT (8u << 20) /* bytes that a server may leave unread */
 
 struct feed_write {
     uv_write_t req;
@@ -40,13 +42,36 @@ static void handle_closed(struct feed_session *s)
     if (--s->handles > 0)
         return;
     mt_wire_parser_free(&s->parser);
+    json_decref(s->refusal);
     free(s->due);
     mt_feed_session_gone(s);
 }
 
+/* The pipe of a connection that is to be made, and what reads it. */
+static void pipe_init(struct feed_session *s)
+{
+    mt_wire_parser_init(&s->parser);
+    s->parser.ctx = s;
+    s->parser.on_message = mt_feed_on_message;
+    s->parser.on_payload = mt_feed_on_payload;
+    s->greeted = false;
+    uv_pipe_init(&s->run->loop, &s->pipe, 0);
+    s->pipe.data = s;
+    s->handles++;
+}
+
 static void pipe_closed(uv_handle_t *h)
 {
-    handle_closed(h->data);
+    struct feed_session *s = h->data;
+
+    if (s->state != FEED_REFUSED) {
+        handle_closed(s);
+        return;
+    }
+    s->handles--;
+    mt_wire_parser_free(&s->parser);
+    pipe_init(s);
+    mt_feed_wake_at(s, s->retry_ns);
 }
 
 static void source_closed(uv_handle_t *h)
@@ -228,13 +253,7 @@ int mt_feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
         free(s);
         return rc;
     }
-    mt_wire_parser_init(&s->parser);
-    s->parser.ctx = s;
-    s->parser.on_message = mt_feed_on_message;
-    s->parser.on_payload = mt_feed_on_payload;
-    uv_pipe_init(&r->loop, &s->pipe, 0);
-    s->pipe.data = s;
-    s->handles = 1;
+    pipe_init(s);
     s->next = r->sessions;
     if (s->next)
         s->next->prev = s;
@@ -259,7 +278,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     struct mt_err e = {0};
     int rc;
 
-    if (s->state == FEED_CLOSING || n == 0)
+    if (s->state == FEED_CLOSING || s->state == FEED_REFUSED || n == 0)
         return;
     if (n == UV_EOF || n == UV_ECONNRESET) {
         mt_feed_session_close(s, "the server closed the connection before the call was over");
@@ -332,8 +351,38 @@ static void session_connect(struct feed_session *s)
     r->connected = true;
     s->state = FEED_OPENING;
     s->opening_ns = mt_feed_now(r);
+    if (!s->asked_ns)
+        s->asked_ns = s->opening_ns;
     uv_read_start((uv_stream_t *)&s->pipe, buffer, on_read);
     send_object(s, mt_feed_open_json(r->o, s->index));
+}
+
+void mt_feed_session_refused(struct feed_session *s, json_t *msg)
+{
+    struct feed_run *r = s->run;
+    json_t *hint = json_object_get(msg, "retry_s");
+    double wait_s = json_is_number(hint) ? fmax(RETRY_MIN_S, json_number_value(hint)) : RETRY_S;
+
+    json_decref(s->refusal);
+    s->refusal = json_incref(msg);
+    s->retry_ns = mt_feed_now(r) + (int64_t)fmin(wait_s * 1e9, 0x1p60);
+    if (!r->o->retry || r->grace_ns ||
+        (r->o->seconds > 0 && mt_feed_run_s(r) + wait_s * r->o->speed >= r->o->seconds)) {
+        mt_feed_session_close(s, NULL);
+        return;
+    }
+    s->state = FEED_REFUSED;
+    r->t->waiting++;
+    r->t->retries++;
+    uv_close((uv_handle_t *)&s->pipe, pipe_closed);
+}
+
+/* Its connection is a new one; it asks once more. */
+static void offer_again(struct feed_session *s)
+{
+    s->run->t->waiting--;
+    s->state = FEED_CONNECTING;
+    session_connect(s);
 }
 
 /* ---- sending ---- */
@@ -478,6 +527,11 @@ void mt_feed_session_begin(struct feed_session *s)
     int64_t began;
 
     s->state = FEED_SENDING;
+    if (s->refusal) /* it waited: what is left of the run is shorter by that */
+        mt_feed_stream_limit(&s->stream, mt_feed_length_s(r->o, s->index, mt_feed_run_s(r)),
+                             r->o->open.rate_hz);
+    json_decref(s->refusal);
+    s->refusal = NULL;
     talk(s);
     prepare(s);
     if (r->o->pace && mt_tape_wait_fd(s->stream.tape) >= 0) {
@@ -518,6 +572,8 @@ void mt_feed_session_wake(struct feed_session *s)
 {
     if (s->state == FEED_CONNECTING)
         session_connect(s);
+    else if (s->state == FEED_REFUSED)
+        offer_again(s);
     else if (s->state == FEED_SENDING && !s->start_ns)
         mt_feed_session_begin(s);
     else if (s->state == FEED_SENDING)
@@ -526,9 +582,14 @@ void mt_feed_session_wake(struct feed_session *s)
 
 /* ---- the end ---- */
 
+static bool unopened(const struct feed_session *s)
+{
+    return s->state == FEED_CONNECTING || s->state == FEED_REFUSED || s->state == FEED_OPENING;
+}
+
 void mt_feed_session_finish(struct feed_session *s)
 {
-    if (s->state == FEED_CONNECTING || s->state == FEED_OPENING) {
+    if (unopened(s)) {
         mt_feed_session_close(s, NULL);
     } else if (s->state == FEED_SENDING) {
         s->stream.n = 0;
@@ -538,19 +599,32 @@ void mt_feed_session_finish(struct feed_session *s)
     }
 }
 
+static void record_refusal(struct feed_session *s)
+{
+    const char *reason = json_string_value(json_object_get(s->refusal, "reason"));
+    json_t *retry = json_object_get(s->refusal, "retry_s");
+
+    s->run->t->refused++;
+    mt_feed_record_own(s, 0, MT_REFUSED, reason ? reason : "no reason given",
+                       json_is_number(retry) ? json_number_value(retry) : NAN);
+}
+
 void mt_feed_session_close(struct feed_session *s, const char *why)
 {
-    bool unopened = s->state == FEED_CONNECTING || s->state == FEED_OPENING;
+    bool never = unopened(s);
 
     if (s->state == FEED_CLOSING)
         return;
+    s->run->t->waiting -= s->state == FEED_REFUSED;
     s->state =
         FEED_CLOSING; /* first: a line that can't be written closes all sessions, this one too */
     if (why) {
         s->run->t->broken++;
         mt_feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
-        if (unopened)
+        if (never)
             mt_feed_record_own(s, 0, MT_FAILED, why, NAN);
+    } else if (never && s->refusal) {
+        record_refusal(s);
     }
     mt_feed_record_rest(s);
     mt_feed_wake_at(s, INT64_MAX);
@@ -560,7 +634,8 @@ void mt_feed_session_close(struct feed_session *s, const char *why)
     }
     mt_feed_stream_close(&s->stream);
     source_close(s);
-    uv_close((uv_handle_t *)&s->pipe, pipe_closed);
+    if (!uv_is_closing((uv_handle_t *)&s->pipe)) /* it is between two offers */
+        uv_close((uv_handle_t *)&s->pipe, pipe_closed);
 }
 
 bool mt_feed_session_owed(const struct feed_session *s, int64_t *since_ns)

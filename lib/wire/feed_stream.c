@@ -19,12 +19,17 @@ enum { READ_SAMPLES = 4096 };
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
                         double length_s, int rate_hz)
 {
-    double samples = rint(length_s * rate_hz);
-
     memset(s, 0, sizeof(*s));
     s->format = mt_reel_pcm(r);
-    s->budget = samples < 0x1p62 ? (int64_t)samples : INT64_MAX;
+    mt_feed_stream_limit(s, length_s, rate_hz);
     return mt_tape_open(&s->tape, r, first, loop);
+}
+
+void mt_feed_stream_limit(struct feed_stream *s, double length_s, int rate_hz)
+{
+    double samples = rint(length_s * rate_hz);
+
+    s->budget = samples < 0x1p62 ? (int64_t)samples : INT64_MAX;
 }
 
 void mt_feed_stream_close(struct feed_stream *s)

@@ -19,6 +19,8 @@ struct feed_stream {
 
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
                         double length_s, int rate_hz);
+/* Send no more than so much sound in all. */
+void mt_feed_stream_limit(struct feed_stream *s, double length_s, int rate_hz);
 void mt_feed_stream_close(struct feed_stream *s);
 /*
  * Hold everything up to sample `upto` of the session. 1 when it is there or the sound has ended

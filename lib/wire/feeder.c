@@ -26,6 +26,11 @@ int64_t mt_feed_now(struct feed_run *r)
     return r->clock.now_ns(&r->clock);
 }
 
+double mt_feed_run_s(struct feed_run *r)
+{
+    return (double)(mt_feed_now(r) - r->start_ns) / 1e9 * r->o->speed;
+}
+
 /* ---- output ---- */
 
 void mt_feed_note(struct feed_run *r, enum mt_level level, const char *fmt, ...)

@@ -55,7 +55,7 @@ holds() {
 }
 
 @test "experiments: help is exit 0, a wrong call exit 2 with nothing on stdout" {
-  for n in $NAMES all; do
+  for n in $NAMES loop all; do
     run -0 "$EXPERIMENTS/$n" --help
     [[ $output == *--paper* && $output == *--seed* ]]
     for wrong in --nonsense "--seed" "--seed x" "--out a'b"; do
