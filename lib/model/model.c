@@ -274,7 +274,7 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         mt_model_close(&m);
         return rc;
     }
-    m->info.weight_bytes = mt_weights_bytes(m->weights);
+    m->info.weight_bytes += mt_weights_bytes(m->weights); /* the family's own are there already */
     *out = m;
     return 0;
 }
