@@ -313,8 +313,9 @@ struct mt_ops {
 
     /*
      * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
-     * `layer`. All runs are appended before any attention of the layer.
+     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
+     * [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`. All runs are
+     * appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,

@@ -85,7 +85,8 @@ int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e);
 struct mt_ear {
     struct mt_model *m;
     int frame_samples, lookahead, backlog;
-    float *pcm; /* waiting samples: taken in from the first frame that was not consumed yet */
+    /* Waiting samples, from the first that was not consumed yet; NULL: they are only counted. */
+    float *pcm;
     int64_t n, cap;
     int64_t heard; /* samples pushed since the session began */
     int64_t taken; /* frames encoded or skipped */
@@ -96,6 +97,9 @@ struct mt_ear {
 };
 int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                 struct mt_err *e);
+/* For a family that only asks how much was heard: samples are counted, not kept. */
+int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                         struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
 /* Bytes of mt_ear itself: the queue of samples and the rows. */
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
