@@ -411,7 +411,7 @@ static int read_tensors(struct cursor *c, uint64_t n)
 
 static int read_align(struct cursor *c)
 {
-    int64_t align;
+    int64_t align = 32;
     int rc = mt_gguf_int(c->g, "general.alignment", 1, ALIGN_MAX, 32, &align, c->e);
 
     if (rc == 0 && (align & (align - 1)))
