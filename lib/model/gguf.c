@@ -423,7 +423,7 @@ static int read_align(struct cursor *c)
 
 static int read_file(struct mt_gguf *g, struct mt_err *e)
 {
-    struct cursor c = {.g = g, .e = e, .what = "header"};
+    struct cursor c = {.g = g, .e = e, .what = "GGUF header"};
     const unsigned char *magic;
     uint64_t tensors, keys;
     uint32_t version;

@@ -83,6 +83,27 @@ static int open_files(struct mt_model *m, struct mt_gguf *text, struct mt_gguf *
     return rc;
 }
 
+int mt_model_gguf_config(char **out, const char *path, struct mt_err *e)
+{
+    static const int32_t none[MT_GGUF_MARKS] = {-1, -1, -1};
+    const struct mt_gguf_arch *a;
+    struct mt_gguf *text;
+    json_t *config = NULL;
+    int rc = mt_gguf_open(&text, path, e);
+
+    *out = NULL;
+    if (rc < 0)
+        return rc;
+    a = mt_gguf_arch(text, e);
+    rc = a ? mt_gguf_config(&config, a, text, MT_TOWER_SYNTH, NULL, none, e) : -ENOTSUP;
+    mt_gguf_close(&text);
+    if (rc < 0)
+        return rc;
+    *out = json_dumps(config, JSON_COMPACT);
+    json_decref(config);
+    return *out ? 0 : mt_err_set(e, -ENOMEM, "out of memory");
+}
+
 int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
 {
     enum mt_tower tower = tower_of(m->opts.mmproj);
