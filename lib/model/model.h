@@ -164,6 +164,11 @@ const char *mt_model_synth_name(int i);
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
+/*
+ * What a GGUF text model is, in the form of a config.json: *out is the caller's. -EBADMSG for what
+ * is no GGUF file.
+ */
+int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /*
  * NULL when a directory holds none that we read: then there are no sessions (mt_talk_new says so),
