@@ -148,8 +148,8 @@ static int log_softmax(float *x, int n)
             best = i;
     float top = x[best];
     for (int i = 0; i < n; i++)
-        sum += (double)expf(x[i] - top);
-    double off = top + log(sum);
+        sum += i == best ? 0 : (double)expf(x[i] - top);
+    double off = top + log1p(sum); /* the best one is the 1 */
     for (int i = 0; i < n; i++)
         x[i] = (float)(x[i] - off);
     return best;
@@ -205,10 +205,11 @@ static int give(struct run *r, int64_t from, int n)
 static int step_length(const struct run *r, int64_t from)
 {
     const struct mt_model_info *info = mt_model_info(r->m);
-    int rows = info->step_rows < info->want_rows ? info->step_rows : info->want_rows, alone = 0;
+    int rows = info->step_rows < info->want_rows ? info->step_rows : info->want_rows;
+    int alone = 1; /* the first one always is */
     int64_t n = r->n - from;
 
-    for (int i = 0; i < r->p->n_arms; i++) {
+    for (int i = 1; i < r->p->n_arms; i++) {
         int64_t parts = r->arm[i].parts;
 
         alone += parts <= from;

@@ -1,6 +1,7 @@
 /*
  * quality_text.c: a text as passages of equal length, spread evenly over it: nobody chooses them.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ static int load_prompt(struct quality_text *t, const struct quality_options *o, 
         if (t->prompt)
             memcpy(t->prompt, ids, (size_t)t->n_prompt * sizeof(*ids));
         else
-            rc = mt_err_set(e, -12, "out of memory");
+            rc = mt_err_set(e, -ENOMEM, "out of memory");
     }
     mt_talk_free(&talk);
     mt_ear_free(&ear);
