@@ -154,3 +154,19 @@ refused() {
   run -1 --separate-stderr bash -c 'mt-probe quality --text "$1" --tokens 60 --windows 16 >/dev/full 2>err; s=$?; cat err >&2; exit $s' - "$BOOK"
   [[ "$stderr" == *"No space left"* ]]
 }
+
+@test "quality --attention: shares by layer and distance, with a control and no advice where there is no meaning" {
+  quality --attention --tokens 300
+  jq -se '.[0].type == "quality_run" and .[0].passages == 8 and map(.type) == ["quality_run"] +
+    [range(4 * 3) | "quality_attention"] + [range(8) | "quality_first"]' out
+  jq -se 'map(select(.type == "quality_attention")) | map([.layer, .from]) == [range(4) as $l | 64, 128, 256 | [$l, .]]
+    and all(.share > 0 and .share < 1 and .low <= .share and .share <= .high and (.tokens | length) == 8
+    and ((.tokens | add) - .share | fabs < 1e-5))' out
+  # Random weights know no first tokens: they get what their neighbours get.
+  jq -se 'map(select(.type == "quality_first")) | all(.share / .neighbours | . > 0.5 and . < 2)' out
+  quality --attention --tokens 300 --passages 2 --threads 3
+  jq -se 'map(select(.type == "quality_first")) | all(has("low") | not)' out
+  mt-probe quality --attention --text "$BOOK" --tokens 100 --format table >out 2>/dev/null
+  grep -q "mean nothing" out
+  wrong "too short" -- --text "$BOOK" --attention --tokens 60
+}

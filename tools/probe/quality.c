@@ -20,12 +20,17 @@ enum {
     KEY_BOUND,
     KEY_STATE,
     KEY_EACH,
-    KEY_BLOCK
+    KEY_BLOCK,
+    KEY_ATTENTION
 };
 
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"text", 't', "FILE", 0, "The text; - is stdin", 0},
+    {"attention", KEY_ATTENTION, NULL, 0,
+     "Where attention goes instead of what a bound costs: the share of the first tokens, by layer "
+     "and distance, and how many sinks that makes",
+     0},
     {"windows", 'w', "W,W,…", 0, "Windows to try (default 128,256,512,1024)", 0},
     {"sinks", KEY_SINKS, "S,S,…", 0,
      "Sinks to try with each window; prompt: the model's own first tokens, which then come before "
@@ -39,9 +44,12 @@ static const struct argp_option options[] = {
     {"offset", KEY_OFFSET, "N,N,…", 0,
      "Positions that the text is moved by, as late in a long call (default 0)", 0},
     {"tokens", KEY_TOKENS, "N", 0,
-     "Length of a passage (default: 4096 or four times the largest window, or what there is)", 0},
+     "Length of a passage (default: 4096 or four times the largest window, or what there is; "
+     "--attention: 1024)",
+     0},
     {"passages", KEY_PASSAGES, "N", 0,
-     "Passages, spread evenly over the text, each from a fresh cache (default 1)", 0},
+     "Passages, spread evenly over the text, each from a fresh cache (default 1; --attention: 8)",
+     0},
     {"system", KEY_SYSTEM, "TEXT", 0,
      "System prompt before each passage (with sinks=prompt the model's own)", 0},
     {"bound", KEY_BOUND, "NATS", 0,
@@ -155,6 +163,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case KEY_EACH:
         o->each = true;
         return 0;
+    case KEY_ATTENTION:
+        o->attention = true;
+        return 0;
     case KEY_BLOCK:
         o->block = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         return 0;
@@ -190,7 +201,6 @@ int probe_quality(int argc, char **argv)
         .ropes = {{0}, 1},
         .kv_types = {{MT_F32}, 1},
         .moved = {{0}, 1},
-        .passages = 1,
         .resample = 64,
         .block = 16,
         .seed = 1,
@@ -200,9 +210,11 @@ int probe_quality(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
+    if (!o.passages)
+        o.passages = o.attention ? 8 : 1;
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK)
-        status = quality_forced(&o);
+        status = o.attention ? quality_attention(&o) : quality_forced(&o);
     probe_model_close(&o.pm);
     return status;
 }

@@ -25,7 +25,7 @@ struct quality_options {
     int passages, resample, block;
     uint64_t seed;
     double bound;
-    bool table, each;
+    bool table, each, attention;
 };
 
 /* ---- the text: quality_text.c ---- */
@@ -90,8 +90,18 @@ void quality_interval_json(json_t *o, const struct mt_interval *i, const char *m
 /* "+0.123 [0.100, 0.150]" */
 void quality_interval_text(char out[48], const struct mt_interval *i);
 
+/*
+ * NULL, or why the figures say nothing about a trained model, whose mean loss with an unbounded
+ * cache is nll.
+ */
+const char *quality_no_meaning(const struct quality_options *o, double nll);
+/* The first line; why as above. */
+json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
+                          const char *why);
+
 /* ---- ways of measuring ---- */
 
 int quality_forced(const struct quality_options *o);
+int quality_attention(const struct quality_options *o);
 
 #endif
