@@ -23,7 +23,24 @@ struct linear_job {
     const struct mt_mat *w, *bias;
     enum mt_act act;
     int n;
+    const struct mt_xblock *q; /* x as hot_quant.h takes it, q_stride blocks from row to row */
+    int64_t q_stride;
 };
+
+FOLD vf vact(enum mt_act act, vf v)
+{
+    switch (act) {
+    case MT_ACT_NONE:
+        break;
+    case MT_ACT_GELU:
+        return vgelu(v);
+    case MT_ACT_RELU:
+        return vselect(v < 0.0f, vsplat(0), v);
+    case MT_ACT_SILU:
+        return vsilu(v);
+    }
+    return v;
+}
 
 /* acc[i * nx + j] += weight row i times x row j over k columns. nw, nx and t are constants. */
 FOLD void tile(const int nw, const int nx, const enum mt_dtype t, const char *const *w,
@@ -143,19 +160,7 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
         for (int i = 0; i < rows * GROUP; i += LANES) {
             vf v = vload(buf + i) + vload(bias + i % GROUP);
 
-            switch (j->act) {
-            case MT_ACT_NONE:
-                break;
-            case MT_ACT_GELU:
-                v = vgelu(v);
-                break;
-            case MT_ACT_RELU:
-                v = vselect(v < 0.0f, vsplat(0), v);
-                break;
-            case MT_ACT_SILU:
-                v = vsilu(v);
-                break;
-            }
+            v = vact(j->act, v);
             vstore(buf + i, v);
         }
     }
@@ -233,37 +238,18 @@ static void group_many(const struct linear_job *j, const char *const *w, int64_t
     }
 }
 
-struct linear_run {
-    struct linear_job j;
-    struct mt_scratch *scratch;
-};
-
-static void linear_run(void *arg, int thread, int64_t begin, int64_t end)
+/* GROUP outputs, group g. */
+static void group_of(const struct linear_job *j, int64_t g, float *scratch)
 {
-    const struct linear_run *l = arg;
-    const struct mt_mat *m = l->j.w;
-    float *scratch = l->scratch[thread].f;
+    const struct mt_mat *m = j->w;
+    const char *w[GROUP];
 
-    for (int64_t g = begin; g < end; g++) {
-        const char *w[GROUP];
-
-        for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
-            w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
-        if (l->j.n <= FEW && m->type < MT_INT8)
-            group_few(&l->j, w, g * GROUP, scratch);
-        else
-            group_many(&l->j, w, g * GROUP, scratch);
-    }
-}
-
-static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
-                   const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
-                   struct mt_rows residual, int n)
-{
-    struct linear_run l = {{out, x, residual, w, bias, act, n}, cpu_of(be)->scratch};
-
-    if (n > 0)
-        mt_par(cpu_of(be), (w->rows + GROUP - 1) / GROUP, GROUP * w->cols * n, linear_run, &l);
+    for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
+        w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
+    if (j->n <= FEW && m->type < MT_INT8)
+        group_few(j, w, g * GROUP, scratch);
+    else
+        group_many(j, w, g * GROUP, scratch);
 }
 
 _Static_assert(GROUP *PIECE + BLOCK * GROUP + (BLOCK + TILE_X) * GROUP * LANES <= MT_SCRATCH_FLOATS,
