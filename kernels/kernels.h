@@ -97,7 +97,10 @@ struct mt_kv_shape {
     int block_tokens;   /* tokens in a block, all layers together */
     enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
 };
-/* Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even head_dim. */
+/*
+ * Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even
+ * head_dim.
+ */
 int64_t mt_kv_block_bytes(const struct mt_kv_shape *s);
 
 /*
@@ -124,13 +127,14 @@ struct mt_kv_view {
     int ring_blocks;
     int64_t window;
     /*
-     * The position from which a query sees the sinks. Window keys and queries are rotated at their
-     * index i. Under `--rope cache` (false) sinks stand directly before the window: sink j seen
-     * from i has position j + max(0, i - window + 1 - sinks). Rotations depend on differences only,
-     * so that the sink keys stay rotated at j for ever and the query is rotated a second time, at
-     * min(i, window - 1 + sinks). Under `--rope absolute` (true) sinks keep their distance.
+     * Window keys and queries are rotated at their index i; the sinks are seen from min(i,
+     * sink_reach), so that they come no nearer than they are and no farther than that. Rotations
+     * depend on differences only: sink keys stay rotated at their index for ever, and the query is
+     * rotated a second time. Under `--rope cache` the reach is window - 1 + sinks, and the sinks
+     * stand directly before the window; under `--rope absolute` they keep their distance, up to the
+     * last position that the model was trained on.
      */
-    bool rope_absolute;
+    int64_t sink_reach;
     /*
      * Sinks below this index lie in the cache already, or another run of this step writes them, for
      * a session with the same first tokens: rope_append leaves them alone. 0: all are this
@@ -139,8 +143,8 @@ struct mt_kv_view {
     int sinks_held;
     enum mt_see see;
     /*
-     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a batch
-     * of them is one call. Of the call's shape.
+     * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a
+     * batch of them is one call. Of the call's shape.
      */
     struct mt_kv *kv;
 };
@@ -174,9 +178,26 @@ struct mt_rope {
     double base;
 };
 
+/*
+ * A convolution over time that looks back only. A piece of rows gives one row a stride, or when
+ * transposed `stride` rows each; otherwise their number is a multiple of the stride. A session's
+ * first rows see zeros before them, unless its past was filled otherwise.
+ */
+struct mt_conv {
+    int kernel, stride, dilation; /* dilation 1 when transposed */
+    bool transposed;
+};
+
+/* Rows that a session remembers: a stride of the kernel's reach is in the piece itself. */
+static inline int mt_conv_past(const struct mt_conv *c)
+{
+    return c->transposed ? c->kernel / c->stride - 1
+                         : (c->kernel - 1) * c->dilation + 1 - c->stride;
+}
+
 /* ---- operations ---- */
 
-enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU };
+enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU, MT_ACT_ELU };
 
 /* A penalty on one token's logit l: l / by; with `down`, l * by where l is not above 0. */
 struct mt_scale {
@@ -261,8 +282,8 @@ struct mt_ops {
     void (*embed_add)(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                       const int32_t *ids, int n);
     /*
-     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w is
-     * so many pieces, each normed by itself (the heads of Q and K).
+     * out = x / sqrt(mean(x^2) + eps) * w. out may be x. A row that is several times as wide as w
+     * is so many pieces, each normed by itself (the heads of Q and K).
      */
     void (*rms_norm)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                      const struct mt_mat *w, float eps, int n);
@@ -284,11 +305,11 @@ struct mt_ops {
                   int n);
 
     /*
-     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the highest,
-     * then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed together, so that
-     * a call reads each expert that any of them takes once. logits [n, experts]. scratch: n * top
-     * rows of x's width + 2 * the experts' inner width. out is not x. The object keeps the routing
-     * of a call: one call at a time.
+     * out = sum of weight * expert(x) over each row's experts, from the lowest number to the
+     * highest, then + residual (MT_NO_ROWS or out itself). All rows of an expert are computed
+     * together, so that a call reads each expert that any of them takes once. logits [n, experts].
+     * scratch: n * top rows of x's width + 2 * the experts' inner width. out is not x. The object
+     * keeps the routing of a call: one call at a time.
      */
     void (*experts)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
@@ -296,8 +317,7 @@ struct mt_ops {
 
     /*
      * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks > 0 and not
-     * rope_absolute; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
+     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of
      * `layer`. All runs are appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
@@ -327,16 +347,55 @@ struct mt_ops {
                    struct mt_rows scratch);
     /*
      * 2-D convolution over time and height inside each span, of one kernel size, stride and zero
-     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is
-     * out * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like
-     * conv1d's. w is [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch:
-     * scratch_rows rows, one at least, of in * kernel * kernel + out columns; the more, the larger
-     * the pieces.
+     * padding both ways. A row is one time, [channel][height]: x is in * height wide, out is out *
+     * ((height + 2 pad - kernel) / stride + 1), and its spans follow each other like conv1d's. w is
+     * [out, in * kernel * kernel] (released layout [out, in, height, time]). scratch: scratch_rows
+     * rows, one at least, of in * kernel * kernel + out columns; the more, the larger the pieces.
      */
     void (*conv2d)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, int height, int kernel,
                    int stride, int pad, enum mt_act act, const struct mt_span *spans, int n_spans,
                    struct mt_rows scratch, int scratch_rows);
+    /*
+     * Convolutions over time as a session hears it, a piece at a time (struct mt_conv). conv_new
+     * makes the weight: b is [out, in * kernel] as released, [out, in, kernel]; transposed: [in,
+     * out * kernel], [in, out, kernel], with a kernel that is a multiple of the stride. It may
+     * copy.
+     *
+     * conv: x holds n sessions' pieces of `rows` rows each, one behind the other; past[i] is what
+     * session i remembers, mt_conv_past() rows of x.width, zeros at its beginning, and is brought
+     * up to date. out = act(conv + bias) + residual gets rows / stride rows a session; transposed:
+     * row t of out is the `stride` rows of out behind each other that belong to row t of x, so
+     * out.width is stride * channels, as bias's is. residual: MT_NO_ROWS or out itself; x and out
+     * may not overlap. scratch: as many rows as out, of the weight's columns; not used where those
+     * are x.width.
+     */
+    int (*conv_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                    const struct mt_conv *c);
+    void (*conv)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                 const struct mt_mat *w, const struct mt_mat *bias, const struct mt_conv *c,
+                 enum mt_act act, struct mt_rows residual, const struct mt_rows *past, int n,
+                 int rows, struct mt_rows scratch);
+    /*
+     * Transposed convolution with a filter a channel and no bias: w [channels, kernel], out and
+     * past as for conv.
+     */
+    void (*conv_each)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                      const struct mt_mat *w, const struct mt_conv *c, const struct mt_rows *past,
+                      int n, int rows);
+    /* out = act(x). out may be x. */
+    void (*activate)(struct mt_backend *be, struct mt_rows out, struct mt_rows x, enum mt_act act,
+                     int n);
+    /* out += x * w, w a vector. */
+    void (*scaled_add)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                       const struct mt_mat *w, int n);
+    /*
+     * A level of a residual quantiser: ids[i], in host memory, is the row of table that is nearest
+     * to x row i by Euclid, the lowest among equals and 0 for what is no number; x row i -= that
+     * row.
+     */
+    void (*quantize)(struct mt_backend *be, int32_t *ids, struct mt_rows x,
+                     const struct mt_mat *table, int n);
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);
@@ -349,7 +408,8 @@ struct mt_ops {
 
     /*
      * ids[i] from logits row i under params[i]; both in host memory. logits may be destroyed.
-     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but NaN.
+     * Order: rules, temperature, top_k, top_p. NaN is no candidate; -1 when a row has nothing but
+     * NaN.
      */
     void (*sample)(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n);

@@ -22,6 +22,7 @@ static const struct command {
     {"tokens", "text to token ids, and back", probe_tokens},
     {"logits", "what a model expects next, position by position", probe_logits},
     {"embed", "what a model's audio tower makes of a clip", probe_embed},
+    {"codec", "sound to a model's codes, and codes to sound", probe_codec},
 };
 
 struct args {

@@ -62,7 +62,8 @@ static const struct argp_option options[] = {
     {"mode", OPT_MODE, "MODE", 0,
      "turn: an answer ends where the model ends it (default); free: it always has --answer-tokens",
      0},
-    {"answer-tokens", OPT_ANSWER_TOKENS, "N", 0, "Most tokens of a frame's answer (default 16)", 0},
+    {"answer-tokens", OPT_ANSWER_TOKENS, "N", 0,
+     "Most tokens of a frame's answer (default 16, or as many as the model's rules allow)", 0},
     {"step-tokens", OPT_STEP_TOKENS, "N", 0, "Most rows of one step, all sessions (default 512)",
      0},
     {0, 0, 0, 0, "Sessions:", 4},
@@ -101,6 +102,8 @@ struct args {
     const char *model, *socket, *backend;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
+    bool kv_given;
+    bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
     bool dry_run;
     enum mt_level level;
 };
@@ -136,6 +139,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_KV:
         mt_arg_kv(st, arg, &o->policy);
+        a->kv_given = true;
         break;
     case OPT_ROPE:
         o->policy.rope_absolute = mt_arg_rope(st, arg);
@@ -160,6 +164,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_ANSWER_TOKENS:
         o->answer_tokens = (int)mt_arg_i64(st, "--answer-tokens", arg, 1, 65536);
+        a->answer_given = true;
         break;
     case OPT_STEP_TOKENS:
         o->step_tokens = (int)mt_arg_i64(st, "--step-tokens", arg, 1, 65536);
@@ -265,12 +270,15 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
 {
     struct mt_engine_opts *o = &a->engine;
     int want = o->max_sessions < o->step_tokens ? o->max_sessions : o->step_tokens;
-    struct mt_model_opts mo = {.step_rows = o->step_tokens, .want_rows = want};
+    struct mt_model_opts mo = {
+        .step_rows = o->step_tokens, .want_rows = want, .kv_type = o->kv_type};
     int rc;
 
     s->clock = mt_clock_real();
     if ((rc = open_model(s, a, &mo, e)) < 0 || (rc = mt_wire_hub_new(&s->hub)) < 0)
         return rc;
+    if (!a->answer_given && mt_model_info(s->model)->draws)
+        o->answer_tokens = mt_model_info(s->model)->draws;
     if (a->pool_bytes) {
         struct mt_kv_shape shape = mt_model_kv_shape(s->model, o->block_tokens, o->kv_type);
         int64_t block = mt_kv_block_bytes(&shape);
@@ -282,6 +290,11 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
                 "--pool: not one block fits: one has %lld bytes (%d tokens), the pool "
                 "%lld",
                 (long long)block, o->block_tokens, (long long)a->pool_bytes);
+    }
+    int64_t context = mt_model_info(s->model)->context;
+    if (!a->kv_given && context && o->policy.window > context) {
+        o->policy.window = context; /* the default may not be more than the model has */
+        o->policy.sinks = o->policy.sinks < context ? o->policy.sinks : 0;
     }
     o->events = mt_wire_hub_events(s->hub);
     return mt_engine_new(&s->engine, s->model, o, &s->clock, e);

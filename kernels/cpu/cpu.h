@@ -17,6 +17,7 @@ struct mt_mat {
     int64_t rows, cols, row_bytes;
     const void *data; /* the caller's bytes, any alignment */
     float *vec;       /* rows == 1: the row as f32, else NULL */
+    void *own;        /* data, when it is not the caller's */
     struct mt_pack pack;
 };
 
@@ -73,9 +74,7 @@ static inline int32_t view_block(const struct mt_kv_view *w, int p, int64_t i, i
 /* The position from which the query at index i sees the sinks. */
 static inline int64_t view_sink_pos(const struct mt_kv_view *w, int64_t i)
 {
-    if (w->rope_absolute || i < w->window)
-        return i;
-    return i - w->window < w->sinks - 1 ? i : w->window - 1 + w->sinks;
+    return i < w->sink_reach ? i : w->sink_reach;
 }
 
 /* The first ring token (counted from the sinks' end) that the query at index i of a run sees. */
@@ -102,7 +101,7 @@ static inline const struct mt_kv *view_kv(const struct mt_run *r, const struct m
 
 static inline bool view_has_q_sink(const struct mt_kv_view *w)
 {
-    return w->sinks > 0 && !w->rope_absolute;
+    return w->sinks > 0;
 }
 
 /* A thread's piece of the fast tiers: see hot_linear.h and hot_attention.h. */
@@ -197,6 +196,7 @@ void mt_scalar_linear(struct mt_ops *o);
 void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
+void mt_scalar_codec(struct mt_ops *o);
 void mt_scalar_conv2d(struct mt_ops *o);
 void mt_scalar_experts(struct mt_ops *o);
 void mt_cpu_sample(struct mt_ops *o);
@@ -216,6 +216,24 @@ void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int l
 void mt_scalar_span_attention(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
                               struct mt_rows k, struct mt_rows v, int heads,
                               const struct mt_span *spans, int n_spans);
+/*
+ * A convolution whose sums, act(x W^T + bias) + residual as linear's, are the tier's; and the
+ * matrix [out, taps * in] that they are of.
+ */
+typedef void mt_sums_fn(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                        const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                        struct mt_rows residual, int n);
+void mt_conv_by(struct mt_backend *be, mt_sums_fn *sums, struct mt_rows out, struct mt_rows x,
+                const struct mt_mat *m, const struct mt_mat *bias, const struct mt_conv *c,
+                enum mt_act act, struct mt_rows residual, const struct mt_rows *past, int n,
+                int rows, struct mt_rows scratch);
+int mt_scalar_conv_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                       const struct mt_conv *c);
+/* Also for tables that are not f32. */
+void mt_scalar_quantize(struct mt_backend *be, int32_t *ids, struct mt_rows x,
+                        const struct mt_mat *table, int n);
+/* v -= row id of table. */
+void mt_quantize_take(float *v, const struct mt_mat *table, int32_t id);
 
 /*
  * The fast tiers, each a whole set. A build for a machine without a tier's instructions has the

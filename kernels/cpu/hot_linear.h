@@ -27,21 +27,6 @@ struct linear_job {
     int64_t q_stride;
 };
 
-FOLD vf vact(enum mt_act act, vf v)
-{
-    switch (act) {
-    case MT_ACT_NONE:
-        break;
-    case MT_ACT_GELU:
-        return vgelu(v);
-    case MT_ACT_RELU:
-        return vselect(v < 0.0f, vsplat(0), v);
-    case MT_ACT_SILU:
-        return vsilu(v);
-    }
-    return v;
-}
-
 /* acc[i * nx + j] += weight row i times x row j over k columns. nw, nx and t are constants. */
 FOLD void tile(const int nw, const int nx, const enum mt_dtype t, const char *const *w,
                const float *x, int64_t x_stride, int64_t k, vf *acc)
@@ -160,8 +145,7 @@ static void finish(const struct linear_job *j, float *buf, int64_t o, int64_t r0
         for (int i = 0; i < rows * GROUP; i += LANES) {
             vf v = vload(buf + i) + vload(bias + i % GROUP);
 
-            v = vact(j->act, v);
-            vstore(buf + i, v);
+            vstore(buf + i, vact(j->act, v));
         }
     }
     for (int r = 0; r < rows; r++) {

@@ -15,6 +15,10 @@
 
 #include "kernels/cpu/hot_rows.h"
 
+#include "kernels/cpu/hot_conv.h"
+
+#include "kernels/cpu/hot_codec.h"
+
 static void hot_fill(struct mt_ops *o)
 {
     o->linear = linear;
@@ -25,4 +29,8 @@ static void hot_fill(struct mt_ops *o)
     o->layer_norm = layer_norm;
     o->gated = gated;
     o->rope_append = rope_append;
+    o->activate = activate;
+    o->conv_new = conv_new;
+    o->conv = conv;
+    o->quantize = quantize;
 }

@@ -9,6 +9,9 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <errno.h>
+#include <stdlib.h>
+
 #if LANES > 4
 #include <immintrin.h>
 #endif
@@ -310,4 +313,44 @@ FOLD vf vgelu(vf x)
     p = x * tail;
     p = vselect(x < -1e30f, vsplat(0), p); /* -inf * 0 */
     return vselect(x == x, p, x);
+}
+
+/*
+ * x above 0, else e^x - 1: as vexp, but the 1 joins last, so that nothing cancels for a small x. At
+ * -17.33 and below it is -1 to the last bit.
+ */
+FOLD vf velu(vf x)
+{
+    const vf magic = vsplat(0x1.8p23f);
+    vf z = vmax(x, vsplat(-20)), n, r, p, two;
+
+    n = vfma(z, vsplat(1.44269504f), magic) - magic;
+    r = vfma(n, vsplat(-0.693359375f), z);
+    r = vfma(n, vsplat(2.12194440e-4f), r);
+    p = vfma(r, vsplat(1.9875691500e-4f), vsplat(1.3981999507e-3f));
+    p = vfma(p, r, vsplat(8.3334519073e-3f));
+    p = vfma(p, r, vsplat(4.1665795894e-2f));
+    p = vfma(p, r, vsplat(1.6666665459e-1f));
+    p = vfma(p, r, vsplat(5.0000001201e-1f));
+    p = vfma(p, r * r, r);
+    two = (vf)(((vu)(n + magic) << 23) + 0x3f800000);
+    p = vfma(p, two, two - 1.0f);
+    return vselect(x < 0.0f, p, x);
+}
+
+FOLD vf vact(enum mt_act act, vf v)
+{
+    switch (act) {
+    case MT_ACT_NONE:
+        break;
+    case MT_ACT_GELU:
+        return vgelu(v);
+    case MT_ACT_RELU:
+        return vselect(v < 0.0f, vsplat(0), v);
+    case MT_ACT_SILU:
+        return vsilu(v);
+    case MT_ACT_ELU:
+        return velu(v);
+    }
+    return v;
 }

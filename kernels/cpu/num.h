@@ -67,6 +67,24 @@ static inline uint16_t num_to_f16(float f)
     return (uint16_t)(sign | (a - 0x38000000) >> 13);
 }
 
+/* The reference of an activation. */
+static inline double num_act(enum mt_act act, double v)
+{
+    switch (act) {
+    case MT_ACT_NONE:
+        return v;
+    case MT_ACT_GELU:
+        return 0.5 * v * (1 + erf(v * M_SQRT1_2));
+    case MT_ACT_RELU:
+        return v < 0 ? 0 : v;
+    case MT_ACT_SILU:
+        return v / (1 + exp(-v));
+    case MT_ACT_ELU:
+        return v < 0 ? expm1(v) : v;
+    }
+    return v;
+}
+
 /* The same of the types with blocks, quant.c: bit for bit what ggml's dequantize_row_* give. */
 void mt_quant_decode(float *dst, enum mt_dtype t, const void *row, int64_t first, int64_t n);
 

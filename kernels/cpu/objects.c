@@ -56,7 +56,11 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL, {0}};
+    *m = (struct mt_mat){.type = b->type,
+                         .rows = b->rows,
+                         .cols = b->cols,
+                         .row_bytes = row_bytes,
+                         .data = b->data};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);
@@ -80,6 +84,7 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
         return;
     mt_pack_free(&m->pack, cpu_of(be));
     free(m->vec);
+    free(m->own);
     free(m);
 }
 

@@ -14,7 +14,7 @@ struct job {
     int64_t first; /* pixel in scratch row 0; pixels count along the height, then over time */
 };
 
-/* One window, [channel][kernel over height][kernel over time] as W has it. t0, h0 may be outside. */
+/* One window, [channel][height][time] as W has it; it begins at t0, h0, which may be outside. */
 static void unfold(const struct job *j, const struct mt_span *s, int64_t t0, int h0, float *dst)
 {
     int kernel = j->kernel, channels = j->x.width / j->height;

@@ -1,6 +1,6 @@
 /*
- * scalar_experts.c: a mixture of experts. Each row picks its experts; (row, expert) pairs are put in
- * order of the expert, so that each one's rows lie together and the tier's linear reads its
+ * scalar_experts.c: a mixture of experts. Each row picks its experts; (row, expert) pairs are put
+ * in order of the expert, so that each one's rows lie together and the tier's linear reads its
  * matrices once for all of them; then each row sums its pairs, ascending in the expert's number. An
  * output depends on its own row only, because linear's does. Nothing but linear and gated is hot.
  *

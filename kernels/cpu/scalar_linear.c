@@ -14,21 +14,6 @@ struct job {
     int n;
 };
 
-static double activate(enum mt_act act, double v)
-{
-    switch (act) {
-    case MT_ACT_NONE:
-        return v;
-    case MT_ACT_GELU:
-        return 0.5 * v * (1 + erf(v * M_SQRT1_2));
-    case MT_ACT_RELU:
-        return v < 0 ? 0 : v;
-    case MT_ACT_SILU:
-        return v / (1 + exp(-v));
-    }
-    return v;
-}
-
 static void run(void *arg, int thread, int64_t begin, int64_t end)
 {
     const struct job *j = arg;
@@ -53,7 +38,7 @@ static void run(void *arg, int thread, int64_t begin, int64_t end)
                 }
             }
             for (int r = 0; r < nr; r++) {
-                double v = activate(j->act, sum[r] + (j->bias ? j->bias->vec[o] : 0));
+                double v = num_act(j->act, sum[r] + (j->bias ? j->bias->vec[o] : 0));
 
                 if (j->residual.data)
                     v += j->residual.data[(r0 + r) * j->residual.stride + o];

@@ -79,6 +79,15 @@ int mt_wav_create(struct mt_wav **out, const char *path, int rate_hz, struct mt_
 int mt_wav_write(struct mt_wav *w, const float *pcm, int64_t n);
 int mt_wav_close(struct mt_wav **w);
 
+/*
+ * Float WAV out, sample for sample; path NULL: stdout, which may be a pipe and stays open. A write
+ * that failed fails again; -EPIPE and the like.
+ */
+struct mt_wav_float;
+int mt_wav_float_create(struct mt_wav_float **out, const char *path, int rate_hz, struct mt_err *e);
+int mt_wav_float_write(struct mt_wav_float *w, const float *pcm, int64_t n);
+int mt_wav_float_close(struct mt_wav_float **w);
+
 /* ---- rate conversion ---- */
 
 /*
@@ -108,11 +117,12 @@ void mt_mel_free(struct mt_mel **m);
 /* What a whole clip has behind its last sample, and so how many frames it has. */
 enum mt_mel_edge {
     /*
-     * Qwen2.5-Omni: zeros up to 300 s (and a reflection at the end of those: it shows in the last row
-     * of a clip within 40 samples of 300 s). ceil(n / 160) frames; the clamp's maximum is that of clip
-     * and padding.
+     * Qwen2.5-Omni: zeros up to 300 s (and a reflection at the end of those: it shows in the last
+     * row of a clip within 40 samples of 300 s). ceil(n / 160) frames; the clamp's maximum is that
+     * of clip and padding.
      */
     MT_MEL_PADDED,
+    MT_MEL_PADDED_30, /* MiniCPM-o: the same with 30 s, which no clip exceeds */
     /*
      * Qwen3-Omni, a clip by itself: its own reflection. floor(n / 160) frames, from 201 samples on;
      * the maximum is that of these frames.
@@ -124,8 +134,8 @@ int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n);
 
 /*
  * A whole clip, offline: left edge reflected, clamp at 8 below the maximum, (v + 4) / 4. out is
- * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without frames. A
- * struct mt_mel has scratch inside: one thread at a time, any number of streams.
+ * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without
+ * frames. A struct mt_mel has scratch inside: one thread at a time, any number of streams.
  */
 int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out);
 
@@ -151,6 +161,11 @@ void mt_mel_stream_init(struct mt_mel_stream *s);
  */
 int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
                 float *out, int max_frames, int64_t *consumed);
+/*
+ * The next frame, not yet due, as if the sound ended here: raw values with what was pushed reflected
+ * at its end. Two thirds of its 400 samples must be there. The stream stays as it is.
+ */
+void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row);
 /*
  * The clamp of the streaming rule: running = max(running, every value of rows), then
  * rows = (max(v, running - 8) + 4) / 4 in place. Start with running = -INFINITY.

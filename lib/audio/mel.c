@@ -16,8 +16,14 @@
 
 enum { BINS = MT_MEL_FFT / 2 + 1, HALF = MT_MEL_FFT / 2, BANDS_MAX = 256 };
 
-/* Qwen2.5-Omni's extractor pads each clip to 300 s and reflects only at the end of those. */
-enum { PADDED = 300 * MT_MEL_RATE };
+/*
+ * Qwen2.5-Omni's extractor pads each clip to 300 s, MiniCPM-o's to 30 s, and both reflect only at the
+ * end of those.
+ */
+static int64_t padded(enum mt_mel_edge edge)
+{
+    return (edge == MT_MEL_PADDED_30 ? 30 : 300) * (int64_t)MT_MEL_RATE;
+}
 
 struct mt_mel {
     int bands;
@@ -135,7 +141,9 @@ static void mel_frame(struct mt_mel *m, const float *x, float *row)
 static void gather_clip(const float *x, int64_t n, enum mt_mel_edge edge, int64_t t, float *out)
 {
     int64_t start = t * MT_MEL_HOP - HALF;
-    int64_t mirror = edge == MT_MEL_REFLECTED ? n : n <= PADDED ? PADDED : INT64_MAX / 4;
+    int64_t mirror = edge == MT_MEL_REFLECTED ? n
+                     : n <= padded(edge)      ? padded(edge)
+                                              : INT64_MAX / 4;
 
     if (start >= 0 && start + MT_MEL_FFT <= n) {
         memcpy(out, x + start, MT_MEL_FFT * sizeof(*out));
@@ -173,8 +181,8 @@ int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64
      * The maximum is taken over the padding too, where the tail of the clip is still heard for a
      * frame or two, louder than in the last row if it ends with a bang.
      */
-    for (int64_t t = frames; edge == MT_MEL_PADDED && t * MT_MEL_HOP - HALF < n &&
-                             (n > PADDED || t < PADDED / MT_MEL_HOP);
+    for (int64_t t = frames; edge != MT_MEL_REFLECTED && t * MT_MEL_HOP - HALF < n &&
+                             (n > padded(edge) || t < padded(edge) / MT_MEL_HOP);
          t++) {
         gather_clip(pcm, n, edge, t, samples);
         mel_frame(m, samples, row);
@@ -211,18 +219,33 @@ static int64_t hold_base(const struct mt_mel_stream *s)
     return start > 0 ? start : 0;
 }
 
-static void emit(struct mt_mel *m, struct mt_mel_stream *s, float *row)
+/* The frame that comes next; behind the samples held stand zeros, or their reflection. */
+static void next_frame(struct mt_mel *m, const struct mt_mel_stream *s, bool reflect, float *row)
 {
     int64_t base = hold_base(s), start = s->next * MT_MEL_HOP - HALF;
     float samples[MT_MEL_FFT];
-    int drop;
 
     for (int i = 0; i < MT_MEL_FFT; i++) {
         int64_t pos = (start + i < 0 ? -(start + i) : start + i) - base;
 
-        samples[i] = pos < s->n_hold ? s->hold[pos] : 0;
+        if (reflect && pos >= s->n_hold)
+            pos = 2 * (int64_t)(s->n_hold - 1) - pos;
+        samples[i] = pos >= 0 && pos < s->n_hold ? s->hold[pos] : 0;
     }
     mel_frame(m, samples, row);
+}
+
+void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row)
+{
+    next_frame(m, s, true, row);
+}
+
+static void emit(struct mt_mel *m, struct mt_mel_stream *s, float *row)
+{
+    int64_t base = hold_base(s);
+    int drop;
+
+    next_frame(m, s, false, row);
     s->next++;
     drop = (int)(hold_base(s) - base);
     drop = drop < s->n_hold ? drop : s->n_hold;

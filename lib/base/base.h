@@ -125,6 +125,8 @@ int mt_json_line(FILE *out, json_t *obj);
  * cost too much). Returns as above.
  */
 int mt_line_end(FILE *out);
+/* Write and flush bytes that are no lines. Returns as above. */
+int mt_bytes_out(FILE *out, const void *bytes, size_t n);
 
 /*
  * Number rounded to 6 significant digits after the decimal point as records have them; NULL

@@ -43,16 +43,21 @@ int mt_json_line(FILE *out, json_t *obj)
     return rc;
 }
 
-int mt_line_end(FILE *out)
+int mt_bytes_out(FILE *out, const void *bytes, size_t n)
 {
     int rc = 0;
 
     errno = 0;
-    if (putc('\n', out) == EOF || fflush(out))
+    if (fwrite(bytes, 1, n, out) != n || fflush(out))
         rc = errno ? -errno : -EIO;
     if (rc && out == stdout && !stdout_errno)
         stdout_errno = -rc;
     return rc;
+}
+
+int mt_line_end(FILE *out)
+{
+    return mt_bytes_out(out, "\n", 1);
 }
 
 json_t *mt_json_real(double v)

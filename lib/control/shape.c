@@ -24,10 +24,12 @@
  * and not counted here.
  */
 static const struct mt_shape known[] = {
-    {"qwen2.5-omni-7b", 28, 4, 128, 25, 25, 2},    {"qwen2.5-omni-3b", 36, 2, 128, 25, 25, 2},
-    {"qwen3-omni-30b", 48, 4, 128, 12.5, 13, 1},   {"minicpm-o-4.5", 36, 8, 128, 10, 10, 1},
-    {"moshi-7b", 32, 32, 128, 12.5, 12.5, 0.08},   {"qwen2.5-omni-tiny", 4, 2, 32, 25, 25, 2},
-    {"qwen2.5-omni-7b-tiny", 4, 2, 32, 25, 25, 2}, {"qwen2.5-omni-3b-tiny", 4, 2, 32, 25, 25, 2},
+    {"qwen2.5-omni-7b", 28, 4, 128, 25, 25, 2},     {"qwen2.5-omni-3b", 36, 2, 128, 25, 25, 2},
+    {"qwen3-omni-30b", 48, 4, 128, 12.5, 13, 1},    {"minicpm-o-4.5", 36, 8, 128, 10, 10, 1},
+    {"moshi-7b", 32, 32, 128, 12.5, 12.5, 0.08},    {"qwen2.5-omni-tiny", 4, 2, 32, 25, 25, 2},
+    {"qwen2.5-omni-7b-tiny", 4, 2, 32, 25, 25, 2},  {"qwen2.5-omni-3b-tiny", 4, 2, 32, 25, 25, 2},
+    {"qwen3-omni-30b-tiny", 4, 2, 32, 12.5, 13, 1}, {"minicpm-o-4.5-tiny", 4, 2, 32, 10, 10, 1},
+    {"moshi-7b-tiny", 3, 4, 32, 12.5, 12.5, 0.08},  {"moshi-tiny", 3, 4, 32, 12.5, 12.5, 0.08},
 };
 
 /* The beat by the beginning of a config's model_type. */
@@ -195,7 +197,8 @@ int mt_shape_from_config(struct mt_shape *out, const char *text, size_t n, const
     if ((rc = descend(&c, "text_config",
                       thinker ? "thinker_config.text_config." : "text_config.")) < 0)
         goto done;
-    if (!*c.path && !type && present(&c, "num_layers") && present(&c, "dim")) {
+    if (!*c.path && (!type || !strcmp(type, "moshi")) && present(&c, "num_layers") &&
+        present(&c, "dim")) {
         type = "moshi";
         rc = read_kyutai(&c, &s);
     } else {

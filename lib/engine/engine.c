@@ -118,6 +118,8 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
 {
     int want = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions;
 
+    if (!i->beat_samples)
+        return mt_err_set(e, -ENOTSUP, "%s hears nothing: it holds no calls", i->name);
     if (o->block_tokens < 1 || o->block_tokens > 1024)
         return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
     if (o->answer_tokens < 1 || o->answer_tokens > 65536)
@@ -133,6 +135,9 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
     if (o->policy.bounded && o->policy.window > INT32_MAX / 2)
         return mt_err_set(e, -EINVAL, "--kv: window=%lld is above %d", (long long)o->policy.window,
                           INT32_MAX / 2);
+    if (o->policy.bounded && i->context && o->policy.window > i->context)
+        return mt_err_set(e, -EINVAL, "--kv: window=%lld is above the model's context of %lld",
+                          (long long)o->policy.window, (long long)i->context);
     if (o->step_tokens > i->step_rows || want > i->want_rows)
         return mt_err_set(e, -EINVAL,
                           "--step-tokens: the model was opened for steps of %d rows, %d with "

@@ -27,6 +27,11 @@ void mt_policy_format(const struct mt_policy *p, char out[64]);
 /* Blocks that one bounded session reserves, ring recycled in place:
  * ceil(S/p) + ceil((W + k - 1)/p), k = most tokens it adds in one step. */
 int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_t k);
+/*
+ * The farthest position from which sinks are seen (mt_kv_view): directly before the window, or with
+ * rope_absolute where they were, up to the last of max_positions, the model's trained range.
+ */
+int64_t mt_policy_reach(const struct mt_policy *p, int64_t max_positions);
 
 /* ---- block pool ---- */
 
@@ -216,6 +221,11 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out);
  */
 struct mt_teacher {
     const int32_t *ids; /* [n], each in 0..vocab-1 */
+    /*
+     * In place of ids for a model with codebooks, and only there: [n][1 + codebooks] as
+     * mt_model_teach_input reads them; position t is then a step.
+     */
+    const int32_t *frames;
     int64_t n;
     const float
         *audio; /* [n_audio, hidden] in host memory: the k-th row replaces the k-th placeholder */
@@ -231,11 +241,33 @@ struct mt_teacher {
      * with that value.
      */
     int (*row)(void *ctx, int64_t pos, const float *logprobs, int vocab);
+    /* With frames: behind its row come those of the made codebooks k = 0, 1, …, [code_bins]. */
+    int (*code_row)(void *ctx, int64_t pos, int k, const float *logprobs, int bins);
 };
 /*
  * 0, or what row returned (then e stays as it is), or: -EPROTO with both counts when placeholders
  * and audio rows differ, -EINVAL for an id, a position or a policy that can't be, -ENOMEM.
  */
 int mt_teacher_run(struct mt_model *m, const struct mt_teacher *t, struct mt_err *e);
+
+/*
+ * A clip, at the model's rate, through a model that speaks in codes (mt-probe logits --audio):
+ * frame by frame, greedily, the last one padded with silence. Everything is borrowed for the call.
+ */
+struct mt_greedy {
+    const float *pcm;
+    int64_t n_pcm;
+    struct mt_policy policy;
+    enum mt_dtype kv_type;
+    int block_tokens;
+    void *ctx;
+    /*
+     * Called after each step that gives a whole frame: the text token and the n codes that belong
+     * together. Not 0 ends the run with that value.
+     */
+    int (*step)(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n);
+};
+/* 0, or what step returned, or -EINVAL, -ENOTSUP (no codec), -EPROTO (no numbers), -ENOMEM with e. */
+int mt_greedy_run(struct mt_model *m, const struct mt_greedy *g, struct mt_err *e);
 
 #endif

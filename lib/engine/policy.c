@@ -68,3 +68,12 @@ int64_t mt_policy_blocks(int64_t window, int64_t sinks, int block_tokens, int64_
 
     return (sinks + p - 1) / p + (window + k - 1 + p - 1) / p;
 }
+
+int64_t mt_policy_reach(const struct mt_policy *p, int64_t max_positions)
+{
+    int64_t before_window = p->window - 1 + p->sinks;
+
+    if (!p->rope_absolute || max_positions - 1 < before_window)
+        return before_window;
+    return max_positions - 1;
+}

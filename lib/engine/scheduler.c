@@ -27,7 +27,8 @@ static void finish(struct mt_engine *eng, struct session *s, bool shortened)
 {
     bool late = now(eng) > s->t_deadline;
 
-    if (eng->opts.mode == MT_MODE_TURN) { /* the next turn's text begins afresh */
+    if (eng->opts.mode == MT_MODE_TURN && !mt_talk_flows(s->talk)) {
+        /* The next turn's text begins afresh. */
         int n = mt_detok_flush(&s->detok, s->text + s->n_text, s->cap_text - s->n_text);
         s->n_text += n > 0 ? (size_t)n : 0;
     }

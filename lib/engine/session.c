@@ -110,6 +110,10 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
         return rc < 0 ? rc : mt_err_set(e, -ENOMEM, "out of memory");
     }
     s->opts = *o;
+    s->max_positions = mt_model_info(eng->m)->max_positions;
+    s->context = mt_model_info(eng->m)->context;
+    if (!s->context)
+        s->context = INT64_MAX;
     s->opts.system = NULL; /* borrowed for the call only */
     if (!s->opts.answer_tokens)
         s->opts.answer_tokens = eng->opts.answer_tokens;
@@ -281,8 +285,8 @@ struct mt_kv_view mt_session_view(const struct session *s, int64_t n)
         .blocks = s->blocks,
         .sinks = s->policy.bounded ? (int)s->policy.sinks : 0,
         .ring_blocks = s->ring_blocks,
-        .window = s->policy.bounded ? s->policy.window : INT64_MAX,
-        .rope_absolute = s->policy.rope_absolute,
+        .window = s->policy.bounded ? s->policy.window : s->context,
+        .sink_reach = mt_policy_reach(&s->policy, s->max_positions),
         .sinks_held = (int)held,
     };
 }
@@ -299,7 +303,7 @@ void mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t t
 {
     int n = 0;
 
-    if (said.show >= 0)
+    if (said.show >= 0 && mt_model_tokenizer(eng->m))
         n = mt_detok_push(&s->detok, mt_model_tokenizer(eng->m), said.show, false,
                           s->text + s->n_text, s->cap_text - s->n_text);
     if (n > 0)

@@ -30,6 +30,8 @@ struct session {
     int n_prompt;
     struct mt_ear *ear;
     struct mt_policy policy; /* with sinks as a number */
+    int64_t max_positions;   /* the model's trained range */
+    int64_t context;         /* tokens that an unbounded session's attention reaches */
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
     int64_t opened_ns;

@@ -9,10 +9,16 @@
 #include <stdarg.h>
 #include <string.h>
 
-static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, const char *fmt,
-                           va_list ap)
+/* What of a tensor is bound, and for which operation. */
+struct how {
+    int64_t first, rows; /* rows 0: all of them */
+    const struct mt_conv *conv;
+};
+
+static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, struct how how,
+                           const char *fmt, va_list ap)
 {
-    char name[160];
+    char name[200];
     struct mt_bytes bytes;
     struct mt_mat *m = NULL;
     int rc;
@@ -21,8 +27,14 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
         return NULL;
     vsnprintf(name, sizeof(name), fmt, ap);
     rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
+    if (rc == 0 && how.rows > 0) {
+        bytes.data =
+            (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
+        bytes.rows = how.rows;
+    }
     if (rc == 0) {
-        rc = b->be->ops->mat_new(b->be, &m, &bytes);
+        rc = how.conv ? b->be->ops->conv_new(b->be, &m, &bytes, how.conv)
+                      : b->be->ops->mat_new(b->be, &m, &bytes);
         if (rc < 0)
             mt_err_set(b->e, rc, "tensor '%s': %s", name,
                        rc == -ENOMEM ? "out of memory" : "a type that the backend can't hold");
@@ -35,7 +47,7 @@ struct mt_mat *mt_bind_vector(struct mt_binder *b, int64_t n, const char *fmt, .
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 1, (const int64_t[]){n}, fmt, ap);
+    struct mt_mat *m = bind(b, 1, (const int64_t[]){n}, (struct how){0}, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -44,7 +56,7 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, fmt, ap);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, (struct how){0}, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -54,7 +66,40 @@ struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m = bind(b, 3, (const int64_t[]){out, in, kernel}, fmt, ap);
+    struct mt_mat *m = bind(b, 3, (const int64_t[]){out, in, kernel}, (struct how){0}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_streamed(struct mt_binder *b, int64_t out, int64_t in,
+                                const struct mt_conv *c, const char *fmt, ...)
+{
+    const int64_t released[] = {c->transposed ? in : out, c->transposed ? out : in, c->kernel};
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m = bind(b, 3, released, (struct how){.conv = c}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int64_t first,
+                             int64_t rows, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m =
+        bind(b, 2, (const int64_t[]){all, cols}, (struct how){first, rows, NULL}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_conv2d(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                              const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m =
+        bind(b, 4, (const int64_t[]){out, in, kernel, kernel}, (struct how){0}, fmt, ap);
     va_end(ap);
     return m;
 }

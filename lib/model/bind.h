@@ -24,6 +24,14 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
     MT_PRINTF(4, 5);
 struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
                             const char *fmt, ...) MT_PRINTF(5, 6);
+/* For the operation conv: [out, in, kernel], or [in, out, kernel] when transposed. */
+struct mt_mat *mt_bind_streamed(struct mt_binder *b, int64_t out, int64_t in,
+                                const struct mt_conv *c, const char *fmt, ...) MT_PRINTF(5, 6);
+struct mt_mat *mt_bind_conv2d(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
+                              const char *fmt, ...) MT_PRINTF(5, 6);
+/* Rows first..first+rows-1 of a matrix [all, cols]: one of several that are stored as one. */
+struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int64_t first,
+                             int64_t rows, const char *fmt, ...) MT_PRINTF(6, 7);
 void mt_unbind(struct mt_backend *be, struct mt_mat **m);
 
 /* Activations, with the same stickiness. */

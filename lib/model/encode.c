@@ -188,6 +188,9 @@ int mt_tokenizer_encode(const struct mt_tokenizer *t, const char *text, size_t l
 
     *ids = NULL;
     *n = 0;
+    if (t->decode_only)
+        return mt_err_set(e, -ENOTSUP,
+                          "a SentencePiece tokenizer turns ids into text, not text into ids");
     if ((rc = check(text, len, e)) < 0)
         return rc;
     c.ids.cap = len / 4 + 16;

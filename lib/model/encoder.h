@@ -53,8 +53,8 @@ struct mt_kv_shape mt_encoder_kv_shape(const struct mt_encoder_config *cfg, int 
 /* What LayerNorm of these encoders adds to the variance. */
 #define MT_ENCODER_EPS 1e-5f
 /*
- * Position table of the Qwen towers, [rows, d]: sines of the first half, cosines of the second. *own
- * is the matrix's memory, to be freed after it.
+ * Position table of the Qwen towers, [rows, d]: sines of the first half, cosines of the second.
+ * *own is the matrix's memory, to be freed after it.
  */
 struct mt_mat *mt_encoder_sinusoid(struct mt_binder *b, float **own, int rows, int d);
 

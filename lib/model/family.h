@@ -15,6 +15,7 @@ struct mt_model {
     struct mt_weights *weights;
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
     struct mt_err no_tokenizer;     /* … and then which kind it has */
+    const char *dir;                /* while it is opened: the directory, or NULL */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */
 };
@@ -27,12 +28,15 @@ struct mt_synth_shape {
 };
 
 struct mt_family {
-    const char *const *model_types;      /* config.json's model_type, NULL terminated */
+    const char *const *model_types; /* config.json's model_type, NULL terminated */
+    /* Is this checkpoint, whose config.json is missing or says no type, one of ours? NULL: never. */
+    bool (*recognise)(const struct mt_weights *w);
     const struct mt_synth_shape *shapes; /* ends with a NULL name */
 
     /*
      * Bind everything of a model whose weights, backend and options are set; fill info and own.
-     * config is the root of config.json, where its name for errors.
+     * config is the root of config.json, or NULL where the release has none and the family has
+     * recognise; where is its name for errors.
      */
     int (*open)(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e);
     void (*close)(struct mt_model *m);
@@ -52,12 +56,18 @@ struct mt_family {
     struct mt_kv_shape (*kv_shape)(const struct mt_model *m, int block_tokens, enum mt_dtype type);
     int (*step)(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits);
+    /* mt_model_teach_input and mt_model_teach_codes; NULL without codebooks. */
+    void (*teach_input)(struct mt_model *m, const int32_t *frames, int64_t t, int n, int32_t *text,
+                        struct mt_rows out);
+    void (*teach_codes)(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                        void (*logits)(void *ctx, int k, struct mt_rows logits, int n), void *ctx);
     /* NULL: it does not speak. */
     void (*speak)(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
                   int n);
 };
 
-extern const struct mt_family mt_family_qwen2_5_omni;
+extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
+extern const struct mt_family mt_family_minicpm_o;
 
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families
@@ -96,7 +106,9 @@ struct mt_talk_kind {
     int (*begin)(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
     void (*rules)(const struct mt_talk *t, struct mt_sample *p); /* NULL: none */
     struct mt_said (*drawn)(struct mt_talk *t, int32_t token);
-    const float *(*speech)(const struct mt_talk *t, int *n); /* NULL: it does not speak */
+    const float *(*speech)(const struct mt_talk *t, int *n);  /* NULL: it does not speak */
+    const int32_t *(*codes)(const struct mt_talk *t, int *n); /* NULL: not in codes */
+    bool flows;
 };
 struct mt_talk {
     const struct mt_talk_kind *kind;

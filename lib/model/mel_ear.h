@@ -1,7 +1,7 @@
 /*
- * mel_ear.h: the ears whose front end is the log-mel: samples that wait become mel frames, a stretch
- * at a time, and behind the sound's end stands silence. What becomes of them is the family's. Internal
- * to lib/model.
+ * mel_ear.h: the ears whose front end is the log-mel: samples that wait become mel frames, a
+ * stretch at a time, and behind the sound's end stands silence. What becomes of them is the
+ * family's. Internal to lib/model.
  */
 #ifndef MT_MEL_EAR_H
 #define MT_MEL_EAR_H

@@ -11,13 +11,16 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/file.h"
+#include "model/source.h"
+#include "model/tokenizer.h"
 
 #define CONFIG_BYTES (4 << 20) /* the released ones have some 14000 … */
 #define CONFIG_ITEMS (1 << 16) /* … and some hundred values */
 #define CONFIG_DEPTH 32
 #define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
 
-static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni};
+static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
+                                                   &mt_family_moshi, &mt_family_minicpm_o};
 
 /* ---- synth:NAME[,seed=N][,layers=N][,dtype=T] ---- */
 
@@ -43,7 +46,7 @@ const char *mt_model_synth_name(int i)
 
 static int unknown_shape(const char *name, struct mt_err *e)
 {
-    char known[400] = "";
+    char known[600] = "";
     const char *one;
     size_t n = 0;
 
@@ -105,7 +108,9 @@ static bool has_tokenizer(const char *dir)
         if (snprintf(path, sizeof(path), "%s/%s", dir, file[i]) < (int)sizeof(path) &&
             access(path, F_OK) == 0)
             return true;
-    return false;
+    char *spm = mt_tokenizer_spm_path(dir);
+    free(spm);
+    return spm != NULL;
 }
 
 /* One of a kind that is not ours leaves a model without: only what needs words says why. */
@@ -121,9 +126,84 @@ static int open_tokenizer(struct mt_model *m, const char *dir, struct mt_err *e)
     return rc < 0 ? mt_err_set(e, rc, "%s", why.text) : 0;
 }
 
+/* moshi_name is how Kyutai's config.json calls the file of the weights. */
+static int open_weights(struct mt_model *m, const char *dir, const json_t *config, struct mt_err *e)
+{
+    const char *name = json_string_value(json_object_get(config, "moshi_name"));
+    char show[MT_SHOW_MAX];
+
+    if (!name)
+        return mt_weights_open_safetensors(&m->weights, dir, e);
+    if (!*name || strchr(name, '/'))
+        return mt_err_set(e, -EPROTO, "%s/config.json: moshi_name '%s' is no name of a file there",
+                          dir, mt_show(show, name));
+    char *path = mt_path_join(dir, name);
+    int rc = path ? mt_weights_open_safetensors_file(&m->weights, path, e)
+                  : mt_err_set(e, -ENOMEM, "out of memory");
+    free(path);
+    return rc;
+}
+
+/* "qwen2_5_omni, …": the model types that the families take. */
+static const char *known_types(char *out, size_t size)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < MT_COUNT(families); i++)
+        for (const char *const *t = families[i]->model_types; *t && n < size; t++)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", *t);
+    return out;
+}
+
+static int load_config(json_t **out, const char *path, struct mt_err *e)
+{
+    *out = NULL;
+    if (access(path, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    int rc = mt_json_load(out, path, CONFIG_BYTES, CONFIG_ITEMS, CONFIG_DEPTH, e);
+    if (rc == 0 && !json_is_object(*out)) {
+        json_decref(*out);
+        *out = NULL;
+        rc = mt_err_set(e, -EPROTO, "%s: model_type is missing: not a JSON object", path);
+    }
+    return rc;
+}
+
+/* Some releases say what they are by their tensors alone. */
+static int find_family(struct mt_model *m, const char *dir, const char *path, const json_t *config,
+                       struct mt_err *e)
+{
+    const json_t *type = json_object_get(config, "model_type");
+    char show[MT_SHOW_MAX], known[400];
+    struct mt_err why = {0};
+    int rc;
+
+    m->family = find_type(json_string_value(type));
+    if (type && !m->family)
+        return mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (%s)", path,
+                          json_is_string(type) ? mt_show(show, json_string_value(type))
+                                               : "(no string)",
+                          known_types(known, sizeof(known)));
+    if ((rc = open_weights(m, dir, config, &why)) < 0)
+        return rc == -ENOENT && !config ? mt_err_set(e, rc, "%s: %s", path, strerror(ENOENT))
+                                        : mt_err_set(e, rc, "%s", why.text);
+    for (size_t i = 0; i < MT_COUNT(families) && !m->family; i++)
+        if (families[i]->recognise && families[i]->recognise(m->weights))
+            m->family = families[i];
+    if (!m->family && config)
+        return mt_err_set(e, -ENOTSUP, "%s: model_type is missing (%s)", path,
+                          known_types(known, sizeof(known)));
+    if (!m->family)
+        return mt_err_set(e, -ENOENT, "%s: %s, and the tensors are of no model that needs none",
+                          path, strerror(ENOENT));
+    snprintf(m->info.name, sizeof(m->info.name), "%s",
+             type ? json_string_value(type) : m->family->model_types[0]);
+    return 0;
+}
+
 static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 {
-    char path[4096], show[MT_SHOW_MAX];
+    char path[4096];
     json_t *config;
     struct stat st;
     int rc;
@@ -136,21 +216,15 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
                           dir);
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
-    if ((rc = mt_json_load(&config, path, CONFIG_BYTES, CONFIG_ITEMS, CONFIG_DEPTH, e)) < 0)
+    if ((rc = load_config(&config, path, e)) < 0)
         return rc;
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    m->family = find_type(type);
-    if (!json_is_object(config) || !m->family) {
-        rc = mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (qwen2_5_omni)", path,
-                        type ? mt_show(show, type) : "(none)");
-    } else {
-        snprintf(m->info.name, sizeof(m->info.name), "%s", type);
-        rc = mt_weights_open_safetensors(&m->weights, dir, e);
-        if (rc == 0 && has_tokenizer(dir))
-            rc = open_tokenizer(m, dir, e);
-        if (rc == 0)
-            rc = m->family->open(m, config, path, e);
-    }
+    rc = find_family(m, dir, path, config, e);
+    if (rc == 0 && has_tokenizer(dir))
+        rc = open_tokenizer(m, dir, e);
+    m->dir = dir;
+    if (rc == 0)
+        rc = m->family->open(m, config, config ? path : dir, e);
+    m->dir = NULL;
     json_decref(config);
     return rc;
 }
@@ -238,6 +312,9 @@ int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float *
 {
     int64_t unseen;
 
+    if (!m->family->embed_clip)
+        return mt_err_set(e, -ENOTSUP, "%s hears codes, not rows (mt-probe codec shows them)",
+                          m->info.name);
     return m->family->embed_clip(m, pcm, n, rows, n_rows, mel_frames ? mel_frames : &unseen, e);
 }
 
@@ -250,4 +327,16 @@ int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *st
                   struct mt_rows *logits)
 {
     return m->family->step(m, kv, step, logits);
+}
+
+void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
+                          int32_t *text, struct mt_rows out)
+{
+    m->family->teach_input(m, frames, t, n, text, out);
+}
+
+void mt_model_teach_codes(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                          void (*logits)(void *ctx, int k, struct mt_rows logits, int n), void *ctx)
+{
+    m->family->teach_codes(m, frames, at, n, logits, ctx);
 }

@@ -106,20 +106,26 @@ struct mt_model_info {
     int vocab;
     int layers, heads, kv_heads, head_dim, hidden;
     int64_t max_positions; /* trained range */
-    int sample_rate_hz;    /* of everything that mt_ear_push takes */
-    int speech_rate_hz;    /* of what it speaks; 0: it does not */
-    int beat_samples;      /* the model's own frame length */
-    int frame_step;        /* a frame's length is a multiple of this many samples … */
+    int64_t context;       /* tokens that attention reaches by the model's own rule; 0: all */
+    /* Codes beside the text at every position: books in all (0: none), those it makes, size. */
+    int codebooks, codebooks_made, code_bins;
+    int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
+    int sample_rate_hz; /* of everything that mt_ear_push takes */
+    int speech_rate_hz; /* of what it speaks; 0: it does not */
+    int beat_samples;   /* the model's own frame length */
+    int frame_step;     /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
-    int32_t audio_id;      /* the placeholder whose embeddings are audio rows */
+    int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
+    int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
 };
 
 struct mt_model_opts {
-    int step_rows; /* most rows of one mt_model_step, 1..65536 */
-    int want_rows; /* most rows of one step that need logits, 1..step_rows */
+    int step_rows;         /* most rows of one mt_model_step, 1..65536 */
+    int want_rows;         /* most rows of one step that need logits, 1..step_rows */
+    enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
 };
 
 /*
@@ -182,7 +188,8 @@ int mt_ear_frames(const struct mt_ear *ear);
 int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k);
 /*
  * Drop the oldest complete frame unencoded (a stalled or dropped frame); the front end hears it all
- * the same, so that the next one is encoded as if it had been. Without a complete frame: nothing.
+ * the same, so that the next one is encoded as if it had been, but for what an encoder that looks
+ * back would have seen of it. Without a complete frame: nothing.
  */
 void mt_ear_skip(struct mt_ear *ear);
 /*
@@ -261,6 +268,13 @@ void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_
  * next mt_model_speak.
  */
 const float *mt_talk_speech(const struct mt_talk *t, int *n);
+/*
+ * The same of a model with codebooks before its codec: the text token and the codes that belong to
+ * that sound, *n in all. NULL without; valid as long.
+ */
+const int32_t *mt_talk_codes(const struct mt_talk *t, int *n);
+/* Does a character of its text go on from one frame's answer to the next? */
+bool mt_talk_flows(const struct mt_talk *t);
 
 /*
  * What one session owns beside its tokens in the pool, by kind, exact: frames of frame_samples,
@@ -301,5 +315,20 @@ struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens,
  */
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,
                   struct mt_rows *logits);
+
+/*
+ * Teacher forcing of a model with codebooks. frames [n][1 + codebooks]: a text token (up to
+ * text_card) and codes (up to code_bins, their initial one), -1 for none, not delayed: the model does that. The
+ * input of steps t..t+n-1: text tokens for mt_step's ids, and audio rows that every position has.
+ */
+void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
+                          int32_t *text, struct mt_rows out);
+/*
+ * After a step whose n wanted rows are the steps at[]: the logits of each made codebook k in turn,
+ * [n, code_bins], valid during the call.
+ */
+void mt_model_teach_codes(struct mt_model *m, const int32_t *frames, const int64_t *at, int n,
+                          void (*logits)(void *ctx, int k, struct mt_rows logits, int n),
+                          void *ctx);
 
 #endif

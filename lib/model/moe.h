@@ -33,8 +33,8 @@ struct mt_moe {
 };
 
 /*
- * Bind PREFIX.gate.weight and PREFIX.experts.N.{gate,up,down}_proj.weight. Failures stick in b; call
- * mt_moe_free all the same.
+ * Bind PREFIX.gate.weight and PREFIX.experts.N.{gate,up,down}_proj.weight. Failures stick in b;
+ * call mt_moe_free all the same.
  */
 void mt_moe_bind(struct mt_moe *m, const struct mt_moe_config *c, int hidden, int step_rows,
                  struct mt_binder *b, const char *prefix);

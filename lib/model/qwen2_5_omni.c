@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "model/bind.h"
-#include "model/decoder.h"
 #include "model/encoder.h"
 #include "model/mel_ear.h"
+#include "model/thinker.h"
 
 enum {
     CLIP_MAX_S = 300,    /* the authors' extractor cuts a clip there */
@@ -337,89 +337,42 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
 
 /* ---- the model ---- */
 
-static int make_tokenizer(struct mt_model *m, const json_t *thinker, const char *where,
-                          struct mt_err *e)
-{
-    static const char *const text[] = {"<|endoftext|>", "<|im_start|>",  "<|im_end|>",
-                                       "<|AUDIO|>",     "<|audio_bos|>", "<|audio_eos|>"};
-    static const char *const key[] = {
-        "endoftext",         "im_start", "im_end", "audio_token_index", "audio_start_token_id",
-        "audio_end_token_id"};
-    struct mt_special special[MT_COUNT(text)];
-    int64_t id;
-    int rc;
-
-    for (size_t i = 0; i < MT_COUNT(text); i++) {
-        rc = mt_config_int(thinker, where, key[i], 0, m->info.vocab - 1, MT_NEED, &id, e);
-        if (rc < 0)
-            return rc;
-        special[i] = (struct mt_special){text[i], (int32_t)id};
-    }
-    return mt_tokenizer_synth(&m->tokenizer, m->info.vocab, special, MT_COUNT(special), e);
-}
-
-static int fill_info(struct mt_model *m, const json_t *thinker, const char *where, struct mt_err *e)
-{
-    const struct omni *o = m->own;
-    const struct mt_decoder_config *c = &o->lm.cfg;
-    int64_t audio_id;
-    const char *key =
-        json_object_get(thinker, "audio_token_index") ? "audio_token_index" : "audio_token_id";
-    /* An id outside the table is a model that never hears; teacher forcing of text still works. */
-    int rc = mt_config_int(thinker, where, key, 0, 1 << 24, MT_NEED, &audio_id, e);
-
-    if (rc < 0)
-        return rc;
-    m->info.vocab = c->vocab;
-    m->info.layers = c->layers;
-    m->info.heads = c->heads;
-    m->info.kv_heads = c->kv_heads;
-    m->info.head_dim = c->head_dim;
-    m->info.hidden = c->hidden;
-    m->info.max_positions = c->max_positions;
-    m->info.sample_rate_hz = MT_MEL_RATE;
-    m->info.beat_samples = block_frames(o) * MT_MEL_HOP;
-    m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
-    m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
-    m->info.lookahead_samples = MT_MEL_LOOKAHEAD;
-    m->info.audio_id = (int32_t)audio_id;
-    return 0;
-}
-
 static int open_model(struct mt_model *m, const json_t *config, const char *where, struct mt_err *e)
 {
-    const json_t *nested = json_object_get(config, "thinker_config");
-    const json_t *thinker = nested ? nested : config;
+    static const struct mt_thinker_mark marks[] = {
+        {"<|endoftext|>", "endoftext"},
+        {"<|im_start|>", "im_start"},
+        {"<|im_end|>", "im_end"},
+        {"<|AUDIO|>", "audio_token_index"},
+        {"<|audio_bos|>", "audio_start_token_id"},
+        {"<|audio_eos|>", "audio_end_token_id"},
+    };
     struct mt_encoder_config enc;
     struct mt_decoder_config lm;
+    struct mt_thinker t;
     struct omni *o = calloc(1, sizeof(*o));
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
-    char at[MT_WHERE_MAX], prefix[16] = "thinker.";
     int rc;
 
     m->own = o;
     if (!o)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    const char *in = nested ? "thinker_config." : "";
-    snprintf(at, sizeof(at), "%s: %stext_config", where, in);
-    if ((rc = mt_decoder_config_parse(json_object_get(thinker, "text_config"), at, &lm, e)) < 0)
+    mt_thinker_find(&t, m, config, where);
+    if ((rc = mt_decoder_config_parse(t.text, t.text_at, &lm, e)) < 0 ||
+        (rc = parse_tower(t.audio, t.audio_at, &o->tower, &enc, e)) < 0)
         return rc;
     lm.qkv_bias = true;
-    snprintf(at, sizeof(at), "%s: %saudio_config", where, in);
-    if ((rc = parse_tower(json_object_get(thinker, "audio_config"), at, &o->tower, &enc, e)) < 0)
-        return rc;
     if (o->tower.out_dim != lm.hidden)
-        return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d", at,
-                          o->tower.out_dim, lm.hidden);
-    snprintf(at, sizeof(at), "%s: %s", where, nested ? "thinker_config" : "root");
-    /* A thinker saved alone has no prefix. */
-    if (!mt_weights_has(m->weights, "thinker.model.embed_tokens.weight"))
-        prefix[0] = '\0';
-    if ((rc = mt_decoder_init(&o->lm, &lm, prefix, m->weights, m->be, &m->opts, e)) < 0 ||
-        (rc = bind_tower(o, &enc, &b, prefix)) < 0 ||
+        return mt_err_set(e, -EPROTO, "%s.output_dim %d is not text_config.hidden_size %d",
+                          t.audio_at, o->tower.out_dim, lm.hidden);
+    if ((rc = mt_decoder_init(&o->lm, &lm, t.prefix, m->weights, m->be, &m->opts, e)) < 0 ||
+        (rc = bind_tower(o, &enc, &b, t.prefix)) < 0 ||
         (rc = mt_mel_new(&o->mel, o->tower.bands, e)) < 0 ||
-        (rc = fill_info(m, thinker, at, e)) < 0)
+        (rc = mt_thinker_info(m, &t, &lm, e)) < 0)
         return rc;
+    m->info.beat_samples = block_frames(o) * MT_MEL_HOP;
+    m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
+    m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
     int mel_rows = o->tower.mel_rows;
     o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
     o->span = calloc((size_t)BLOCKS_AT_ONCE * 2, sizeof(*o->span));
@@ -428,7 +381,7 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < mel_rows; i++)
         o->iota[i] = i;
-    return m->synthetic ? make_tokenizer(m, thinker, at, e) : 0;
+    return m->synthetic ? mt_thinker_tokenizer(m, &t, marks, MT_COUNT(marks), e) : 0;
 }
 
 static void close_model(struct mt_model *m)
@@ -456,12 +409,6 @@ static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode,
 
     (void)ear;
     return mt_chatml_talk(out, m->tokenizer, &chatml, mode, system, e);
-}
-
-static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
 }
 
 static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
@@ -531,6 +478,6 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = kv_shape,
+    .kv_shape = mt_thinker_kv_shape,
     .step = step,
 };

@@ -57,11 +57,20 @@ static struct spread spread_of(const char *name, int n_dims, int64_t cols)
     if (ends_with(name, ".alpha") || ends_with(name, "ln_post.weight") ||
         (strstr(name, "norm") && ends_with(name, ".weight") && n_dims == 1))
         return (struct spread){1, 0.02};
+    if (ends_with(name, ".cluster_usage")) /* of a codebook: its vectors are the sums, then */
+        return (struct spread){1, 0};
+    if (ends_with(name, ".embedding_sum"))
+        return (struct spread){0, 1};
+    if (ends_with(name, ".scale")) /* what a layer adds, as the authors begin */
+        return (struct spread){0.01, 0};
     if (n_dims == 1)
         return (struct spread){0, 0.02};
-    if (strstr(name, "embed_tokens"))
+    if (strstr(name, "embed_tokens") || strstr(name, "text_emb") || !strncmp(name, "emb.", 4) ||
+        strstr(name, "depformer_emb"))
         return (struct spread){0, 1};
-    if (strstr(name, "lm_head"))
+    if (strstr(name, "embed_positions")) /* as sines and cosines have it */
+        return (struct spread){0, 0.7};
+    if (strstr(name, "lm_head") || !strncmp(name, "linears.", 8) || strstr(name, "text_linear"))
         return (struct spread){0, 4 * fan_in};
     if (ends_with(name, "q_proj.weight") || ends_with(name, "k_proj.weight"))
         return (struct spread){0, 1.4 * fan_in};

@@ -73,3 +73,14 @@ const float *mt_talk_speech(const struct mt_talk *t, int *n)
     *n = 0;
     return t->kind->speech ? t->kind->speech(t, n) : NULL;
 }
+
+const int32_t *mt_talk_codes(const struct mt_talk *t, int *n)
+{
+    *n = 0;
+    return t->kind->codes ? t->kind->codes(t, n) : NULL;
+}
+
+bool mt_talk_flows(const struct mt_talk *t)
+{
+    return t->kind->flows;
+}

@@ -124,7 +124,7 @@ const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t 
 
 int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err *e)
 {
-    char *json = mt_path_join(dir, "tokenizer.json");
+    char *json = mt_path_join(dir, "tokenizer.json"), *spm = NULL;
     int rc;
 
     *out = NULL;
@@ -132,9 +132,13 @@ int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err 
         return mt_err_set(e, -ENOMEM, "out of memory");
     if (access(dir, F_OK) < 0)
         rc = mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
+    else if (access(json, F_OK) == 0)
+        rc = mt_tokenizer_open_json(out, json, e);
+    else if ((spm = mt_tokenizer_spm_path(dir)))
+        rc = mt_tokenizer_open_spm(out, spm, e);
     else
-        rc = access(json, F_OK) == 0 ? mt_tokenizer_open_json(out, json, e)
-                                     : mt_tokenizer_open_vocab(out, dir, e);
+        rc = mt_tokenizer_open_vocab(out, dir, e);
     free(json);
+    free(spm);
     return rc;
 }

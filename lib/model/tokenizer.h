@@ -93,6 +93,7 @@ struct mt_tokenizer {
     size_t n_added;
     bool starts[2][256]; /* first bytes of added tokens, [normalized] */
     bool nfc;
+    bool decode_only;       /* ids to text; no text to ids */
     struct mt_split *split; /* NULL: bytes only */
     struct mt_bpe *bpe;
 };
@@ -134,5 +135,12 @@ int mt_merge_read(struct mt_tokenizer *t, const json_t *vocab, const char *a, si
 
 int mt_tokenizer_open_json(struct mt_tokenizer **out, const char *path, struct mt_err *e);
 int mt_tokenizer_open_vocab(struct mt_tokenizer **out, const char *dir, struct mt_err *e);
+/* sentencepiece.c: a SentencePiece model, for ids to text only. -EPROTO names the byte. */
+int mt_tokenizer_open_spm(struct mt_tokenizer **out, const char *path, struct mt_err *e);
+/*
+ * The one of a directory: the file that config.json's tokenizer_name names, else the one with the
+ * released name. The caller's; NULL when there is none (or no memory).
+ */
+char *mt_tokenizer_spm_path(const char *dir);
 
 #endif

@@ -156,6 +156,62 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   wrong --tokens "no ids" -- logits -m "$A" --tokens @empty
 }
 
+@test "logits: frames of codes, a line a stream" {
+  local m=$MT_TESTS/golden/moshi-a
+  jq -c '.[0].frames[] | {codes: .}' "$m/cases.json" >frames
+  mt-probe logits -m "$m" --codes frames --at all --top 0 >out
+  jq -se 'map([.pos, .stream]) == [range(3) as $t | range(9) | [$t, .]]' out
+  jq -se 'map(.top | map(.[1] | exp) | add - 1 | fabs) | max < 1e-4' out
+  jq -se 'map(.top | length) == [range(3) | 48, (range(8) | 20)]' out
+  mt-probe logits -m "$m" --codes - --at all --top 0 <frames | cmp - out
+  [ "$(mt-probe logits -m "$m" --codes frames | jq -c '[.pos, .stream, (.top | length)]' | head -2 | tr '\n' ' ')" = "[2,0,5] [2,1,5] " ]
+  # What is above the context isn't heard anyway; a smaller window is another run.
+  mt-probe logits -m "$m" --codes frames --at all --top 0 --kv window=24 | cmp - out
+  ! mt-probe logits -m "$m" --codes frames --at all --top 0 --kv window=2 | cmp -s - out
+}
+
+@test "logits: wrong frames" {
+  local m=$MT_TESTS/golden/moshi-a
+  jq -c '.[0].frames[] | {codes: .}' "$m/cases.json" >good
+  failed nope "No such file" -- logits -m "$m" --codes nope
+  failed directory -- logits -m "$m" --codes "$m"
+  : >bad
+  failed bad "no frames" -- logits -m "$m" --codes bad
+  { head -2 good; echo '{"codes":[1,2,3]}'; } >bad
+  failed bad:3 "3 codes" "17 numbers" -- logits -m "$m" --codes bad
+  echo '{"text":7}' >bad
+  failed bad:1 "no list of codes" -- logits -m "$m" --codes bad
+  { head -1 good; echo; echo '{"codes":[1,2'; } >bad
+  failed bad:3 JSON -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = 1.5' good >bad
+  failed bad:1 "code 4" -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = -2' good >bad
+  failed bad:1 "code 4" -- logits -m "$m" --codes bad
+  jq -c '.codes[4] = 21' good >bad
+  wrong "code 4 of frame 0" "-1..20" -- logits -m "$m" --codes bad
+  jq -c '.codes[0] = 49' good >bad
+  wrong "code 0 of frame 0" "-1..48" -- logits -m "$m" --codes bad
+  head -c 70000 /dev/zero | tr '\0' ' ' >bad
+  failed bad:1 "64 KiB" -- logits -m "$m" --codes bad
+  wrong --codes "no codebooks" -- logits -m "$A" --codes good
+  wrong --codes -- logits -m "$m" --tokens 1,2
+  wrong --tokens --codes -- logits -m "$m" --tokens 1,2 --codes good
+  wrong --audio --codes -- logits -m "$m" --audio "$JFK" --codes good
+  wrong window=25 context 24 -- logits -m "$m" --codes good --kv window=25
+  wrong "no codebooks" -- logits -m "$A" --audio "$JFK" --codes good
+}
+
+@test "logits: a model that speaks in codes answers a clip" {
+  local m=$MT_TESTS/golden/moshi-a
+  mt-probe logits -m "$m" --audio "$JFK@0:1.0" >out
+  jq -se 'map(.pos) == [range(1; 13)] and all(.type == "step" and (.codes | length) == 8 and .text >= 0)' out
+  mt-probe logits -m "$m" --audio "$JFK@0:1.0" --threads 1 | cmp - out
+  wrong --audio -- logits -m "$m" --audio "$JFK" --audio "$JFK"
+  mkdir alone
+  ln -s "$m"/{config.json,model.safetensors} alone/
+  failed codec -- logits -m alone --audio "$JFK"
+}
+
 @test "logits: audio goes in where the placeholders are, in order" {
   local ids
   ids=$(printf '382 %.0s' {1..37})

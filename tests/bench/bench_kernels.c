@@ -1,8 +1,8 @@
 /*
  * bench_kernels.c: how fast the hot operations are: linear per tier, storage type and number of
- * rows, attention and rope_append per tier and KV type. One NDJSON object a measurement: the median
- * of several runs, and the ratio to scalar in the same process (absent where scalar would take too
- * long). The same weights come again in each run: of the shapes only 3584 x 18944 is beyond a cache
+ * rows, attention and rope_append per tier and KV type; a layer of experts. One NDJSON object a
+ * measurement: the median of several runs, and the ratio to scalar in the same process (absent
+ * where scalar would take too long). The same weights come again in each run: of the shapes only 3584 x 18944 is beyond a cache
  * of 32 MiB.
  *
  *     bench_kernels [THREADS]      default: all; --quick for the first shape, without scalar
@@ -126,6 +126,97 @@ static double bench_linear(enum mt_cpu_tier tier, int threads, enum mt_dtype typ
     return s;
 }
 
+/* Qwen3-Omni's layer of experts, each row with a choice of its own: what is read, and how fast. */
+enum { EXPERTS = 128, TOP = 8, WIDTH = 2048, INNER = 768 };
+
+struct mixture {
+    struct mt_backend *be;
+    struct mt_rows x, y, logits, scratch;
+    struct mt_experts *ex;
+    int n;
+};
+
+static void mixture_once(void *arg)
+{
+    struct mixture *m = arg;
+
+    m->be->ops->experts(m->be, m->y, m->x, m->logits, m->ex, MT_NO_ROWS, m->scratch, m->n);
+}
+
+/* How many experts the rows need between them. */
+static int experts_needed(const float *logits, int n)
+{
+    bool need[EXPERTS] = {false};
+    int count = 0;
+
+    for (int r = 0; r < n; r++) {
+        const float *l = logits + (ptrdiff_t)r * EXPERTS;
+
+        for (int e = 0; e < EXPERTS; e++) {
+            int higher = 0;
+
+            for (int o = 0; o < EXPERTS; o++)
+                higher += l[o] > l[e];
+            need[e] |= higher < TOP;
+        }
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        count += need[e];
+    return count;
+}
+
+static void bench_experts(enum mt_cpu_tier tier, int threads)
+{
+    static const int rows[] = {1, 8, 64};
+    size_t cells = (size_t)WIDTH * INNER, bytes = cells * 2;
+    char *w = mt_alloc(3 * EXPERTS, bytes);
+    float *x = noise((size_t)64 * WIDTH), *logits = noise((size_t)64 * EXPERTS);
+    struct mt_mat *mat[3][EXPERTS];
+    struct mixture m = {0};
+
+    if (!w)
+        exit(MT_EXIT_FAILED);
+    memset(w, 0x2c, 3 * EXPERTS * bytes);
+    need(mt_backend_cpu(&m.be, tier, threads, NULL), "backend");
+    for (int i = 0; i < 3 * EXPERTS; i++) {
+        struct mt_bytes b = {w + (size_t)i * bytes, MT_BF16, i < 2 * EXPERTS ? INNER : WIDTH,
+                             i < 2 * EXPERTS ? WIDTH : INNER};
+        need(m.be->ops->mat_new(m.be, &mat[i / EXPERTS][i % EXPERTS], &b), "mat");
+    }
+    need(m.be->ops->experts_new(
+             m.be, &m.ex, &(struct mt_expert_set){EXPERTS, TOP, true, mat[0], mat[1], mat[2]}, 64),
+         "experts");
+    need(m.be->ops->rows_new(m.be, &m.x, 64, WIDTH), "rows");
+    need(m.be->ops->rows_new(m.be, &m.y, 64, WIDTH), "rows");
+    need(m.be->ops->rows_new(m.be, &m.logits, 64, EXPERTS), "rows");
+    need(m.be->ops->rows_new(m.be, &m.scratch, 64 * TOP, WIDTH + 2 * INNER), "rows");
+    m.be->ops->rows_put(m.be, m.x, x, 64);
+    m.be->ops->rows_put(m.be, m.logits, logits, 64);
+    for (unsigned i = 0; i < MT_COUNT(rows); i++) {
+        int read = experts_needed(logits, m.n = rows[i]);
+        double s = seconds(mixture_once, &m);
+        json_t *o = json_pack("{ss,ss,si,ss,si,si,si,si}", "bench", "experts", "tier",
+                              mt_cpu_tier_name(tier), "threads", threads, "type", "bf16", "experts",
+                              EXPERTS, "top", TOP, "rows", m.n, "read", read);
+        mt_json_set_real(o, "ms", s * 1e3);
+        mt_json_set_real(o, "ms_row", s * 1e3 / m.n);
+        mt_json_set_real(o, "gb_per_s", 3.0 * read * (double)bytes / s / 1e9);
+        mt_json_set_real(o, "gflop_per_s", 6.0 * m.n * TOP * (double)cells / s / 1e9);
+        mt_json_line(stdout, o);
+    }
+    m.be->ops->experts_free(m.be, m.ex);
+    for (int i = 0; i < 3 * EXPERTS; i++)
+        m.be->ops->mat_free(m.be, mat[i / EXPERTS][i % EXPERTS]);
+    m.be->ops->rows_free(m.be, &m.x);
+    m.be->ops->rows_free(m.be, &m.y);
+    m.be->ops->rows_free(m.be, &m.logits);
+    m.be->ops->rows_free(m.be, &m.scratch);
+    m.be->ops->free(m.be);
+    free(w);
+    free(x);
+    free(logits);
+}
+
 enum { HEADS = 28, KV_HEADS = 4, HEAD_DIM = 128, BLOCK = 16 };
 
 struct att {
@@ -177,8 +268,14 @@ static void bench_attention(enum mt_cpu_tier tier, int threads, enum mt_dtype ty
     for (int i = 0; i < sessions * each; i++)
         blocks[i] = i;
     for (int i = 0; i < sessions; i++)
-        a.runs[i] = (struct mt_run){
-            i * n, n, 10L * window, {blocks + (ptrdiff_t)i * each, 4, ring, window, false}};
+        a.runs[i] = (struct mt_run){i * n,
+                                    n,
+                                    10L * window,
+                                    {.blocks = blocks + (ptrdiff_t)i * each,
+                                     .sinks = 4,
+                                     .ring_blocks = ring,
+                                     .window = window,
+                                     .sink_reach = window + 3}};
     a.b.runs = a.runs;
     for (int i = 0; i < ring; i++) { /* all of the ring is touched */
         rope_once(&a);
@@ -253,6 +350,7 @@ int main(int argc, char **argv)
             }
         }
     }
+    bench_experts(best, (int)threads);
     for (enum mt_dtype d = MT_F32; d <= MT_INT8; d++) {
         static const int steps[][2] = {{16, 1}, {1, 50}}; /* decoding together, a frame's prefill */
 

@@ -1,4 +1,4 @@
-"""A second, independent Qwen2.5-Omni thinker in float64: front end, audio tower, language model.
+"""A second, independent Qwen Omni thinker in float64: front end, audio towers, language model.
 
 Written from the model's description, with explicit masks and no cache. It gives the values that the
 library cannot give (a sliding window with attention sinks) and measures the library's own rounding.
@@ -46,6 +46,16 @@ def log_mel(pcm, bands=128):
     return ((torch.maximum(v, v.max() - 8) + 4) / 4)[:, :-2]
 
 
+def log_mel_reflected(pcm, bands=128):
+    """Log-mel [bands, floor(samples / 160)] of a clip with its own reflection behind it."""
+    x = torch.as_tensor(pcm, dtype=torch.float64)
+    half = FFT // 2
+    x = torch.cat([x[1 : half + 1].flip(0), x, x[-half - 1 : -1].flip(0)]).unfold(0, FFT, HOP)[:-1]
+    power = torch.fft.rfft(x * torch.hann_window(FFT, dtype=torch.float64)).abs() ** 2
+    v = torch.log10((mel_filters(bands) @ power.T).clamp(min=1e-10))
+    return (torch.maximum(v, v.max() - 8) + 4) / 4
+
+
 def stream_blocks(pcm, block, bands=128):
     """The same frames in blocks of `block`, each clamped 8 below the maximum heard so far."""
     heard = -math.inf
@@ -62,33 +72,94 @@ def linear(w, name, x):
     return F.linear(x, w[name + ".weight"], w.get(name + ".bias"))
 
 
+def sinusoid(rows, d):
+    half = d // 2
+    scale = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, dtype=torch.float64))
+    angle = torch.arange(rows, dtype=torch.float64)[:, None] * scale
+    return torch.cat([angle.sin(), angle.cos()], dim=1)
+
+
+def encoder_layers(w, cfg, x, past=None):
+    """Rows x through all layers; they see each other and, where given, a layer's past keys and
+    values in past[layer], a list of (k, v) to which theirs are added."""
+    heads = cfg["encoder_attention_heads"]
+    for i in range(cfg["encoder_layers"]):
+        p = f"audio_tower.layers.{i}."
+        h = layer_norm(w, p + "self_attn_layer_norm", x)
+        q, k, v = (
+            linear(w, f"{p}self_attn.{n}_proj", h).view(len(x), heads, -1).transpose(0, 1)
+            for n in "qkv"
+        )
+        if past is not None:
+            past[i].append((k, v))
+            k, v = (torch.cat(part, dim=1) for part in zip(*past[i]))
+        a = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        x = x + linear(w, p + "self_attn.out_proj", a.transpose(0, 1).reshape(x.shape))
+        h = layer_norm(w, p + "final_layer_norm", x)
+        x = x + linear(w, p + "fc2", F.gelu(linear(w, p + "fc1", h)))
+    return x
+
+
 def tower(w, cfg, mel):
     """Audio rows [n, output_dim] of a log-mel [bands, T]; w holds float64 tensors by name."""
-    half, heads = cfg["d_model"] // 2, cfg["encoder_attention_heads"]
-    scale = torch.exp(-math.log(10000) / (half - 1) * torch.arange(half, dtype=torch.float64))
     out = []
     for x in mel.split(2 * cfg["n_window"], dim=1):
         for i, stride in (1, 1), (2, 2):
             c = f"audio_tower.conv{i}."
             x = F.gelu(F.conv1d(x, w[c + "weight"], w[c + "bias"], stride=stride, padding=1))
-        x = x.T
-        angle = torch.arange(len(x), dtype=torch.float64)[:, None] * scale
-        x = x + torch.cat([angle.sin(), angle.cos()], dim=1)
-        for i in range(cfg["encoder_layers"]):
-            p = f"audio_tower.layers.{i}."
-            h = layer_norm(w, p + "self_attn_layer_norm", x)
-            q, k, v = (
-                linear(w, f"{p}self_attn.{n}_proj", h).view(len(x), heads, -1).transpose(0, 1)
-                for n in "qkv"
-            )
-            a = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-            x = x + linear(w, p + "self_attn.out_proj", a.transpose(0, 1).reshape(x.shape))
-            h = layer_norm(w, p + "final_layer_norm", x)
-            x = x + linear(w, p + "fc2", F.gelu(linear(w, p + "fc1", h)))
-        out.append(x)
+        out.append(encoder_layers(w, cfg, x.T + sinusoid(x.shape[1], cfg["d_model"])))
     x = torch.cat(out)
     x = x[: len(x) // 2 * 2].view(-1, 2, x.shape[1]).mean(1)
     return linear(w, "audio_tower.proj", layer_norm(w, "audio_tower.ln_post", x))
+
+
+def aut_rows(frames):
+    for _ in range(3):
+        frames = (frames + 1) // 2
+    return frames
+
+
+def aut_stem(w, cfg, mel, whole):
+    """Qwen3-Omni: a chunk of mel [bands, up to 2 n_window] to rows [n, d_model]. Where whole chunks
+    stand before it, a short one is padded with zeros to their length."""
+    rows, chunk = aut_rows(mel.shape[1]), 2 * cfg["n_window"]
+    x = F.pad(mel, (0, chunk - mel.shape[1])) if whole else mel
+    x = x[None, None]
+    for i in 1, 2, 3:
+        c = f"audio_tower.conv2d{i}."
+        x = F.gelu(F.conv2d(x, w[c + "weight"], w[c + "bias"], stride=2, padding=1))
+    x = linear(w, "audio_tower.conv_out", x[0].permute(2, 0, 1).flatten(1))
+    return (x + sinusoid(len(x), cfg["d_model"]))[:rows]
+
+
+def aut_end(w, x):
+    x = F.gelu(linear(w, "audio_tower.proj1", layer_norm(w, "audio_tower.ln_post", x)))
+    return linear(w, "audio_tower.proj2", x)
+
+
+def aut(w, cfg, mel):
+    """Qwen3-Omni's audio rows [n, output_dim] of a whole clip's log-mel [bands, T]."""
+    chunk = 2 * cfg["n_window"]
+    stem = [aut_stem(w, cfg, x, mel.shape[1] >= chunk) for x in mel.split(chunk, dim=1)]
+    window = aut_rows(chunk) * (cfg["n_window_infer"] // chunk)
+    windows = torch.cat(stem).split(window)
+    return aut_end(w, torch.cat([encoder_layers(w, cfg, x) for x in windows]))
+
+
+def aut_stream(w, cfg, chunks):
+    """The same heard chunk by chunk: each sees itself and what its window has had before. A chunk
+    that the window has no rows left for begins the next one."""
+    chunk, out, whole = 2 * cfg["n_window"], [], False
+    window = aut_rows(chunk) * (cfg["n_window_infer"] // chunk)
+    used = window
+    for mel in chunks:
+        x = aut_stem(w, cfg, mel, whole)
+        whole = whole or mel.shape[1] == chunk
+        if used + len(x) > window:
+            used, past = 0, [[] for _ in range(cfg["encoder_layers"])]
+        used += len(x)
+        out.append(encoder_layers(w, cfg, x, past))
+    return aut_end(w, torch.cat(out))
 
 
 def embed(w, cfg, ids, audio_rows=()):
@@ -110,6 +181,25 @@ def rotate(x, pos, theta):
 
 def rms_norm(w, name, x, eps):
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * w[name + ".weight"]
+
+
+def mlp(w, cfg, p, h):
+    """Gated MLP, or a mixture of experts where the layer has a router."""
+
+    def gated(p, h):
+        gate = F.silu(linear(w, p + "gate_proj", h))
+        return linear(w, p + "down_proj", gate * linear(w, p + "up_proj", h))
+
+    if p + "gate.weight" not in w:
+        return gated(p, h)
+    share, chosen = linear(w, p + "gate", h).softmax(-1).topk(cfg["num_experts_per_tok"])
+    if cfg["norm_topk_prob"]:
+        share = share / share.sum(-1, keepdim=True)
+    out = torch.zeros_like(h)
+    for e in range(cfg["num_experts"]):
+        row, rank = torch.where(chosen == e)
+        out[row] += share[row, rank, None] * gated(f"{p}experts.{e}.", h[row])
+    return out
 
 
 def language_model(w, cfg, x, window=None, sinks=0, rope="absolute"):
@@ -134,6 +224,9 @@ def language_model(w, cfg, x, window=None, sinks=0, rope="absolute"):
             linear(w, f"{p}self_attn.{c}_proj", h).view(n, m, -1).transpose(0, 1)
             for c, m in (("q", heads), ("k", groups), ("v", groups))
         )
+        if p + "self_attn.q_norm.weight" in w:
+            q = rms_norm(w, p + "self_attn.q_norm", q, eps)
+            k = rms_norm(w, p + "self_attn.k_norm", k, eps)
         k, v = (t.repeat_interleave(heads // groups, dim=0) for t in (k, v))
         q = rotate(q, pos, theta)
         score = q @ rotate(k, pos, theta).mT
@@ -145,7 +238,6 @@ def language_model(w, cfg, x, window=None, sinks=0, rope="absolute"):
         a = (score.softmax(-1) @ v).transpose(0, 1).reshape(n, -1)
         x = x + linear(w, p + "self_attn.o_proj", a)
         h = rms_norm(w, p + "post_attention_layernorm", x, eps)
-        gate = F.silu(linear(w, p + "mlp.gate_proj", h))
-        x = x + linear(w, p + "mlp.down_proj", gate * linear(w, p + "mlp.up_proj", h))
+        x = x + mlp(w, cfg, p + "mlp.", h)
     head = w.get("lm_head.weight", w["model.embed_tokens.weight"])
     return F.linear(rms_norm(w, "model.norm", x, eps), head).log_softmax(-1)

@@ -1,6 +1,6 @@
 /*
- * checkpoint.h: a tiny Qwen2.5-Omni checkpoint, written by a test into a folder of its own:
- * config.json from a JSON object that the test may have altered, weights from a seed. Static
+ * checkpoint.h: a tiny Qwen2.5-Omni or MiniCPM-o checkpoint, written by a test into a folder of its
+ * own: config.json from a JSON object that the test may have altered, weights from a seed. Static
  * functions: each test links its own.
  */
 #ifndef MT_TEST_CHECKPOINT_H
@@ -164,13 +164,13 @@ static inline void ck_text_model(struct ck_file *f, const char *p, enum ck_head 
         CK_M(f, p, "lm_head.weight", CK_VOCAB, 12);
 }
 
-static inline void ck_tower(struct ck_file *f, const char *prefix)
+/* Convolutions and a layer of Whisper's encoder. */
+static inline void ck_encoder(struct ck_file *f, const char *p)
 {
     static const char *const proj[] = {"q_proj", "v_proj", "out_proj"};
     static const char *const norm[] = {"self_attn_layer_norm", "final_layer_norm"};
-    char p[64], name[64];
+    char name[64];
 
-    snprintf(p, sizeof(p), "%saudio_tower.", prefix);
     CK_C(f, p, "conv1.weight", 8, 8, 3);
     CK_V(f, p, "conv1.bias", 8);
     CK_C(f, p, "conv2.weight", 8, 8, 3);
@@ -192,10 +192,55 @@ static inline void ck_tower(struct ck_file *f, const char *prefix)
     CK_V(f, p, "layers.0.fc1.bias", 5);
     CK_M(f, p, "layers.0.fc2.weight", 8, 5);
     CK_V(f, p, "layers.0.fc2.bias", 8);
+}
+
+static inline void ck_tower(struct ck_file *f, const char *prefix)
+{
+    char p[64];
+
+    snprintf(p, sizeof(p), "%saudio_tower.", prefix);
+    ck_encoder(f, p);
     CK_V(f, p, "ln_post.weight", 8);
     CK_V(f, p, "ln_post.bias", 8);
     CK_M(f, p, "proj.weight", 12, 8);
     CK_V(f, p, "proj.bias", 12);
+}
+
+/*
+ * What a Qwen3-Omni thinker of the same sizes has besides, so that one file serves both families:
+ * 3 experts of 5 in both layers, a stem of 2 channels.
+ */
+static inline void ck_qwen3(struct ck_file *f, const char *prefix)
+{
+    char p[64], name[64];
+
+    for (int i = 0; i < 2; i++) {
+        snprintf(p, sizeof(p), "%smodel.layers.%d.", prefix, i);
+        CK_V(f, p, "self_attn.q_norm.weight", 4);
+        CK_V(f, p, "self_attn.k_norm.weight", 4);
+        CK_M(f, p, "mlp.gate.weight", 3, 12);
+        for (int e = 0; e < 3; e++) {
+            snprintf(name, sizeof(name), "mlp.experts.%d.gate_proj.weight", e);
+            CK_M(f, p, name, 5, 12);
+            snprintf(name, sizeof(name), "mlp.experts.%d.up_proj.weight", e);
+            CK_M(f, p, name, 5, 12);
+            snprintf(name, sizeof(name), "mlp.experts.%d.down_proj.weight", e);
+            CK_M(f, p, name, 12, 5);
+        }
+    }
+    snprintf(p, sizeof(p), "%saudio_tower.", prefix);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof(name), "conv2d%d.weight", i + 1);
+        ck_tensor(f, p, name, 4, (const int64_t[]){2, i ? 2 : 1, 3, 3});
+        snprintf(name, sizeof(name), "conv2d%d.bias", i + 1);
+        CK_V(f, p, name, 2);
+    }
+    CK_M(f, p, "conv_out.weight", 8, 2);
+    CK_V(f, p, "layers.0.self_attn.k_proj.bias", 8);
+    CK_M(f, p, "proj1.weight", 8, 8);
+    CK_V(f, p, "proj1.bias", 8);
+    CK_M(f, p, "proj2.weight", 12, 8);
+    CK_V(f, p, "proj2.bias", 12);
 }
 
 static inline void ck_save(struct ck_file *f, const struct ck *c, const char *name)
@@ -226,6 +271,39 @@ static inline void ck_model(const struct ck *c, const char *prefix, enum ck_head
     ck_save(&f, c, "model.safetensors");
     ck_json(c, "config.json", config);
     json_decref(config);
+}
+
+/* MiniCPM-o: the same sizes, a table of 110 places. */
+#define CK_MINICPM                                                                                 \
+    "{\"model_type\":\"minicpmo\",\"vocab_size\":300,\"hidden_size\":12,\"num_hidden_layers\":2,"  \
+    "\"num_attention_heads\":3,\"num_key_value_heads\":1,\"head_dim\":4,"                          \
+    "\"intermediate_size\":17,\"rope_theta\":10000.0,\"audio_pool_step\":5,"                       \
+    "\"audio_chunk_length\":1.0,\"audio_config\":{\"num_mel_bins\":8,\"d_model\":8,"               \
+    "\"encoder_layers\":1,\"encoder_attention_heads\":2,\"encoder_ffn_dim\":5,"                    \
+    "\"max_source_positions\":110,\"activation_function\":\"gelu\"}}"
+
+/* Biases of q, k and v are in the file, too: nobody may ask for them. */
+static inline void ck_minicpm(const struct ck *c)
+{
+    struct ck_file f = {.header = json_object()};
+
+    ck_text_model(&f, "llm.", CK_HEAD);
+    for (int i = 0; i < 2; i++) {
+        char at[64];
+        snprintf(at, sizeof(at), "llm.model.layers.%d.self_attn.", i);
+        CK_V(&f, at, "q_norm.weight", 4);
+        CK_V(&f, at, "k_norm.weight", 4);
+    }
+    ck_encoder(&f, "apm.");
+    CK_M(&f, "apm.", "embed_positions.weight", 110, 8);
+    CK_V(&f, "apm.", "layer_norm.weight", 8);
+    CK_V(&f, "apm.", "layer_norm.bias", 8);
+    CK_M(&f, "audio_projection_layer.", "linear1.weight", 12, 8);
+    CK_V(&f, "audio_projection_layer.", "linear1.bias", 12);
+    CK_M(&f, "audio_projection_layer.", "linear2.weight", 12, 12);
+    CK_V(&f, "audio_projection_layer.", "linear2.bias", 12);
+    ck_save(&f, c, "model.safetensors");
+    ck_text(c, "config.json", CK_MINICPM);
 }
 
 #endif

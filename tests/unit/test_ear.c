@@ -17,7 +17,7 @@ static struct mt_backend *be;
 
 static struct mt_model *must_open(const char *spec)
 {
-    struct mt_model_opts o = {8, 8};
+    struct mt_model_opts o = {.step_rows = 8, .want_rows = 8};
     struct mt_err e = {0};
     struct mt_model *m;
 

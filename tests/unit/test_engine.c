@@ -258,6 +258,11 @@ static void test_policy(void **state)
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 1), 257);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 13), 258);
     assert_int_equal(mt_policy_blocks(4096, 4, 16, 50), 261);
+    p = (struct mt_policy){.bounded = true, .window = 100, .sinks = 4};
+    assert_int_equal(mt_policy_reach(&p, 32768), 103);
+    p.rope_absolute = true;
+    assert_int_equal(mt_policy_reach(&p, 32768), 32767); /* never beyond what was trained … */
+    assert_int_equal(mt_policy_reach(&p, 50), 103);      /* … but never nearer than the window */
 }
 
 static void test_pool(void **state)
@@ -957,7 +962,7 @@ static void test_the_retry_hint(void **state)
 static void test_too_small(void **state)
 {
     struct mt_engine_opts o = options("window=2048,sinks=4", 20);
-    struct mt_model_opts mo = {512, 256};
+    struct mt_model_opts mo = {.step_rows = 512, .want_rows = 256};
     struct mt_clock clock = mt_clock_virtual(0);
     struct mt_backend *be;
     struct mt_model *m;

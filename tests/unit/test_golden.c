@@ -1,7 +1,7 @@
 /*
  * test_golden.c: the model against the authors' code: mel, audio rows (whole clip and streamed),
  * log-probs of text and audio, windowed attention, for the tiny checkpoints in tests/golden (made
- * by make_golden.py there). MT_GOLDEN=DIR[:DIR…] adds checkpoints of the same form.
+ * by the scripts there). MT_GOLDEN=DIR[:DIR…] adds checkpoints of the same form.
  */
 #include <errno.h>
 #include <math.h>
@@ -116,15 +116,16 @@ static void check_mel(struct golden *g, const json_t *c)
     int n_dims;
     const float *want =
         expected(g, json_string_value(json_object_get(c, "mel_tensor")), dims, &n_dims);
+    enum mt_mel_edge edge = json_object_get(c, "edge") ? MT_MEL_REFLECTED : MT_MEL_PADDED;
     float *pcm = load_clip(g, json_array_get(json_object_get(c, "audio"), 0), &n);
     struct mt_mel *mel;
     double worst = 0;
 
     assert_int_equal(mt_mel_new(&mel, (int)dims[0], NULL), 0);
-    frames = mt_mel_clip_frames(MT_MEL_PADDED, n);
+    frames = mt_mel_clip_frames(edge, n);
     assert_int_equal(frames, json_integer_value(json_object_get(c, "frames")));
     float *got = malloc((size_t)(frames * dims[0]) * sizeof(*got));
-    assert_int_equal(mt_mel_clip(mel, MT_MEL_PADDED, pcm, n, got), 0);
+    assert_int_equal(mt_mel_clip(mel, edge, pcm, n, got), 0);
     for (int64_t t = 0, k = 0; t < frames; t += step, k++)
         for (int64_t b = 0; b < dims[0]; b++) /* the library's layout is [band, frame] */
             worst = fmax(worst, fabs((double)got[t * dims[0] + b] - want[b * dims[1] + k]));
@@ -191,16 +192,18 @@ static void check_stream(struct golden *g, const json_t *c)
     compare_rows(g, c, rows, want_rows);
 
     /*
-     * How far streaming is from the whole clip: at most what the definition itself costs, and under
-     * 6 %.
+     * How far streaming is from the whole clip: what the definition itself costs. Qwen2.5's blocks
+     * lack the maximum that comes later and nothing else: under 6 %. Qwen3's seconds lack what
+     * their window hears later.
      */
     double rms = json_real_value(json_object_get(c, "rms_to_whole")), d2 = 0, s2 = 0;
+    bool blocks = mt_model_info(g->m)->beat_samples == 32000;
     assert_int_equal(mt_model_embed_clip(g->m, pcm, n, &whole, &whole_rows, NULL, NULL), 0);
-    for (int64_t i = 0; i < whole_rows * hidden; i++) {
+    for (int64_t i = 0; i < whole_rows * hidden && i < n_rows * hidden; i++) {
         d2 += ((double)rows[i] - whole[i]) * ((double)rows[i] - whole[i]);
         s2 += (double)whole[i] * whole[i];
     }
-    assert_true(sqrt(d2 / s2) < 0.06);
+    assert_true(sqrt(d2 / s2) < (blocks ? 0.06 : 0.2));
     assert_true(fabs(sqrt(d2 / s2) - rms) < 1e-4);
     free(whole);
     mt_ear_free(&ear);
@@ -286,7 +289,7 @@ static void check_logits(struct golden *g, const json_t *c)
 
 /*
  * Narrower cache types cost something, in proportion to their rounding step: on these models 8 to
- * 12 steps (2^-11, 2^-8, 1/127), at most 40 allowed.
+ * 12 steps (2^-11, 2^-8, 1/127), at most 40 allowed; but int8 may tip a row over to another expert.
  */
 static void check_kv_types(struct golden *g, const json_t *c)
 {
@@ -320,14 +323,15 @@ static void check_kv_types(struct golden *g, const json_t *c)
         assert_int_equal(mt_teacher_run(g->m, &t, NULL), 0);
         if (getenv("MT_GOLDEN_SHOW"))
             print_message("%s kv %s: ", g->dir, mt_dtype_name(is[i].type));
-        judge(g, c, seen.worst, is[i].at_most);
+        if (is[i].type != MT_INT8 || !json_is_true(json_object_get(c, "tips")))
+            judge(g, c, seen.worst, is[i].at_most);
         assert_true(seen.worst > 1e-4); /* else it was not used */
     }
 }
 
 static void run_kind(const char *kind, void (*check)(struct golden *, const json_t *))
 {
-    static const char *const own[] = {"omni-a", "omni-b"};
+    static const char *const own[] = {"omni-a", "omni-b", "qwen3-a", "qwen3-b", "minicpm-a"};
     char dirs[4096], *save = NULL;
     int seen = 0, n = 0;
 

@@ -13,7 +13,7 @@ struct session {
     int64_t tokens, done;
     int sinks, ring_blocks;
     int64_t window;
-    bool absolute;
+    int64_t reach;
     enum mt_see see;
     int cut;          /* rows of every run where `see` asks for the last one */
     struct mt_kv *kv; /* a pool of its own, or NULL */
@@ -56,10 +56,10 @@ static struct world world_new(int64_t heads, int64_t kv_heads, int64_t hd, int p
 }
 
 /* chunk: the most rows of one step, which the ring must hold besides the window. */
-static struct session session_new(struct world *w, int tokens, int sinks, int64_t window, int chunk,
-                                  bool absolute)
+static struct session session_new(struct world *w, int tokens, int sinks, int64_t window, int chunk)
 {
-    struct session s = {.tokens = tokens, .sinks = sinks, .window = window, .absolute = absolute};
+    struct session s = {
+        .tokens = tokens, .sinks = sinks, .window = window, .reach = window - 1 + sinks};
     size_t nq = (size_t)(tokens * w->heads * w->hd), nk = (size_t)(tokens * w->kv_heads * w->hd);
     int n_blocks, sink_blocks = (sinks + w->p - 1) / w->p;
 
@@ -119,7 +119,7 @@ static bool sees(const struct session *s, int64_t i, int64_t j)
 /* What the cache gives back for x: rounded to its type. */
 static void stored(float *x, enum mt_dtype type, int64_t n)
 {
-    char bytes[4 * 512];
+    char bytes[4 * 512] = {0};
     float scale = 0;
 
     num_encode(bytes, &scale, type, x, n);
@@ -166,8 +166,8 @@ static void reference(struct world *w, struct session *s)
                     score[j] = -INFINITY;
                     continue;
                 }
-                if (j < s->sinks && !s->absolute && i >= s->window + s->sinks)
-                    shift = (double)(i - s->window + 1 - s->sinks);
+                if (j < s->sinks && i > s->reach)
+                    shift = (double)(i - s->reach);
                 turn(k, kc + j * kw + g * hd, w->rope, shift, hd);
                 for (int64_t d = 0; d < hd; d++) {
                     dot += q[d] * k[d];
@@ -233,7 +233,7 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
                                            next[i],
                                            s[i]->done,
                                            {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks,
-                                            s[i]->window, s[i]->absolute, 0, s[i]->see, s[i]->kv}};
+                                            s[i]->window, s[i]->reach, 0, s[i]->see, s[i]->kv}};
         be->ops->rows_put(be, mt_rows_from(q.v, b.n_rows), s[i]->q + s[i]->done * width, next[i]);
         be->ops->rows_put(be, mt_rows_from(k.v, b.n_rows), s[i]->k + s[i]->done * kw, next[i]);
         be->ops->rows_put(be, mt_rows_from(v.v, b.n_rows), s[i]->v + s[i]->done * kw, next[i]);
@@ -271,10 +271,11 @@ static void one_world(int64_t heads, int64_t kv_heads, int64_t hd, int p, enum m
     int64_t width = heads * hd;
     float *keep[4];
 
-    s[0] = session_new(&w, tokens, rnd_int(1, 2 * p + 1), rnd_int(1, 40), chunk, false);
-    s[1] = session_new(&w, tokens, rnd_int(1, p), rnd_int(1, 60), chunk, true);
-    s[2] = session_new(&w, tokens / 2 + 1, 0, INT64_MAX, chunk, false);
-    s[3] = session_new(&w, tokens, 0, rnd_int(1, 30), chunk, false);
+    s[0] = session_new(&w, tokens, rnd_int(1, 2 * p + 1), rnd_int(1, 40), chunk);
+    s[1] = session_new(&w, tokens, rnd_int(1, p), rnd_int(1, 60), chunk);
+    s[1].reach += rnd_int(0, tokens);
+    s[2] = session_new(&w, tokens / 2 + 1, 0, INT64_MAX, chunk);
+    s[3] = session_new(&w, tokens, 0, rnd_int(1, 30), chunk);
     for (int64_t i = 0; i < 4; i++) {
         reference(&w, &s[i]);
         keep[i] = malloc((size_t)(s[i].tokens * width) * sizeof(float));
@@ -357,7 +358,7 @@ static void one_seeing_world(int64_t heads, int64_t kv_heads, int64_t hd, enum m
     for (int64_t i = 0; i < 4; i++) {
         int cut = rnd_int(1, 30);
 
-        s[i] = session_new(&w, rnd_int(1, 120), 0, cut + rnd_int(0, 60), cut, false);
+        s[i] = session_new(&w, rnd_int(1, 120), 0, cut + rnd_int(0, 60), cut);
         s[i].see = i == 3 ? MT_SEE_CAUSAL : i % 2 ? MT_SEE_RING : MT_SEE_CHUNK;
         s[i].cut = cut;
         reference(&w, &s[i]);
@@ -486,7 +487,7 @@ static void test_same_cache(void **state)
     (void)state;
     for (enum mt_dtype d = MT_F32; d <= MT_INT8; d++) {
         struct world w = world_new(6, 2, 46, 7, d);
-        struct session s = session_new(&w, 90, 9, 30, 11, false), *ps = &s;
+        struct session s = session_new(&w, 90, 9, 30, 11), *ps = &s;
         char *keep = NULL;
 
         for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
@@ -525,7 +526,7 @@ static void test_held_sinks(void **state)
         for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
             struct mt_backend *be = backend(t, 2);
             struct mt_kv_shape shape = {1, 1, HD, P, type};
-            struct mt_run run = {0, ROWS, 0, {blocks, SINKS, 2, 8, false, HELD, .kv = NULL}};
+            struct mt_run run = {0, ROWS, 0, {blocks, SINKS, 2, 8, 14, HELD, .kv = NULL}};
             struct mt_batch b = {ROWS, 1, &run};
             struct field q = field_new(be, ROWS, HD, NULL), qs = field_new(be, ROWS, HD, NULL);
             struct field k = field_new(be, ROWS, HD, NULL), v = field_new(be, ROWS, HD, NULL);

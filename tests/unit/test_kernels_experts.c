@@ -1,7 +1,7 @@
 /*
- * test_kernels_experts.c: mixtures of experts against a double version written here: which experts a
- * row takes, ties and NaN among the logits, the sum; and the promise that a row's bits do not depend
- * on its company, on threads or on where it stands.
+ * test_kernels_experts.c: mixtures of experts against a double version written here: which experts
+ * a row takes, ties and NaN among the logits, the sum; and the promise that a row's bits do not
+ * depend on its company, on threads or on where it stands.
  */
 #include "test_kernels.h"
 

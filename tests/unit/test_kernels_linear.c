@@ -13,6 +13,8 @@ static double act_of(enum mt_act act, double v)
         return v > 0 ? v : 0;
     case MT_ACT_SILU:
         return v / (1 + exp(-v));
+    case MT_ACT_ELU:
+        return v > 0 ? v : expm1(v);
     case MT_ACT_NONE:
         break;
     }
@@ -229,7 +231,7 @@ static void test_activations(void **state)
         float nan[] = {NAN, INFINITY, 2};
 
         assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
-        for (enum mt_act a = MT_ACT_NONE; a <= MT_ACT_SILU; a++) {
+        for (enum mt_act a = MT_ACT_NONE; a <= MT_ACT_ELU; a++) {
             be->ops->linear(be, fy.v, fx.v, m, NULL, a, MT_NO_ROWS, N);
             be->ops->rows_get(be, y, fy.v, N);
             for (int64_t i = 0; i < N; i++) {

@@ -358,6 +358,12 @@ static void test_refuses(void **state)
     assert_int_equal(mt_mel_clip_frames(MT_MEL_PADDED, 0), 0);
     assert_int_equal(mt_mel_clip_frames(MT_MEL_PADDED, 1), 1);
     assert_int_equal(mt_mel_clip_frames(MT_MEL_PADDED, 80001), 501);
+    /* A clip that ends in its own reflection has whole hops only, and something to reflect. */
+    assert_int_equal(mt_mel_clip_frames(MT_MEL_REFLECTED, 200), 0);
+    assert_int_equal(mt_mel_clip_frames(MT_MEL_REFLECTED, 201), 1);
+    assert_int_equal(mt_mel_clip_frames(MT_MEL_REFLECTED, 319), 1);
+    assert_int_equal(mt_mel_clip_frames(MT_MEL_REFLECTED, 80159), 500);
+    assert_int_equal(mt_mel_clip(m, MT_MEL_REFLECTED, &x, 200, &x), -EINVAL);
     mt_mel_free(&m);
     mt_mel_free(&m);
 }

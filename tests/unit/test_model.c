@@ -24,7 +24,7 @@ static const char *tests_dir(void)
 
 static int open_rows(struct mt_model **m, const char *spec, int step, int want, struct mt_err *e)
 {
-    struct mt_model_opts o = {step, want};
+    struct mt_model_opts o = {.step_rows = step, .want_rows = want};
 
     return mt_model_open(m, spec, be, &o, e);
 }
@@ -191,7 +191,7 @@ static void test_config_fields(void **state)
         {"thinker_config.audio_token_index", "1e9", "audio_token_index"},
         {"thinker_config.audio_token_index", "4294967586", "audio_token_index"},
         {"thinker_config", "[1]", "text_config"},
-        {"model_type", NULL, "model_type '(none)'"},
+        {"model_type", NULL, "model_type is missing"},
         {"model_type", "17", "model_type"},
         {"model_type", "\"llama\"", "model_type 'llama'"},
         {"model_type", "\"a\\n\\u001b[2Jb\"", "model_type 'a??[2Jb'"},

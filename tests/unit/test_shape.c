@@ -21,9 +21,12 @@ static void test_names(void **state)
         const char *name;
         int64_t bf16;
     } rows[] = {
-        {"qwen2.5-omni-7b", 57344},     {"qwen2.5-omni-3b", 36864},     {"qwen3-omni-30b", 98304},
-        {"minicpm-o-4.5", 147456},      {"moshi-7b", 524288},           {"qwen2.5-omni-tiny", 1024},
+        {"qwen2.5-omni-7b", 57344},     {"qwen2.5-omni-3b", 36864},
+        {"qwen3-omni-30b", 98304},      {"minicpm-o-4.5", 147456},
+        {"moshi-7b", 524288},           {"qwen2.5-omni-tiny", 1024},
         {"qwen2.5-omni-7b-tiny", 1024}, {"qwen2.5-omni-3b-tiny", 1024},
+        {"qwen3-omni-30b-tiny", 1024},  {"minicpm-o-4.5-tiny", 1024},
+        {"moshi-7b-tiny", 1536},        {"moshi-tiny", 1536},
     };
     struct mt_shape s;
     int known = 0;
@@ -106,6 +109,8 @@ static void test_layouts(void **state)
          "\"num_hidden_layers\":32,\"num_key_value_heads\":null,\"head_dim\":null}",
          32, 32, 128, 12.5, 0.08},
         {"{\"dim\":4096,\"num_heads\":32,\"num_layers\":32,\"hidden_scale\":4.125}", 32, 32, 128,
+         12.5, 0.08},
+        {"{\"model_type\":\"moshi\",\"dim\":4096,\"num_heads\":32,\"num_layers\":32}", 32, 32, 128,
          12.5, 0.08},
     };
     struct mt_shape s;

@@ -13,7 +13,7 @@ enum { KEY_AT = 256, KEY_TOP, KEY_KV, KEY_ROPE, KEY_BLOCK, KEY_KV_TYPE };
 
 struct options {
     struct probe_model pm;
-    char *tokens, *at;
+    char *tokens, *codes, *at;
     const char **audio;
     int n_audio, block;
     int64_t top;
@@ -25,8 +25,16 @@ static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"tokens", 't', "IDS|@FILE", 0,
      "Ids apart by commas or spaces; @FILE reads them, @- from stdin", 0},
+    {"codes", 'c', "FILE", 0,
+     "For a model with codebooks, in place of --tokens: one {\"codes\":[…]} a frame, the text "
+     "token "
+     "and all codes, -1 for none; - is stdin",
+     0},
     {"audio", 'a', "FILE[@start:len]", 0,
-     "Goes in where the ids hold the model's audio placeholder; repeat for several clips", 0},
+     "Goes in where the ids hold the model's audio placeholder; repeat for several clips. Alone, "
+     "with "
+     "a model that speaks in codes: its greedy answer, a line a step",
+     0},
     {"at", KEY_AT, "P,P,…|all", 0,
      "Positions to print; negative ones count from the end (default -1)", 0},
     {"top", KEY_TOP, "N", 0, "Log-probs a position, best first; 0: all, in order of id (default 5)",
@@ -49,6 +57,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     switch (key) {
     case 't':
         o->tokens = arg;
+        return 0;
+    case 'c':
+        o->codes = arg;
         return 0;
     case 'a':
         o->audio[o->n_audio++] = arg;
@@ -77,7 +88,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         argp_error(st, "'%s': ids are given by --tokens", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!o->tokens && !o->n_audio)
+        if (o->tokens && o->codes)
+            argp_error(st, "--tokens and --codes: one of them");
+        if (!o->tokens && !o->codes && !o->n_audio)
             argp_error(st, "--tokens is missing");
         return 0;
     default:
@@ -246,9 +259,8 @@ static int by_logprob(const void *a, const void *b, void *ctx)
     return x < y ? -1 : x > y;
 }
 
-static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
+static int print_top(const struct printer *p, const float *logprobs, int vocab)
 {
-    const struct printer *p = ctx;
     int64_t n = p->top && p->top < vocab ? p->top : vocab;
 
     for (int32_t i = 0; i < vocab; i++)
@@ -256,7 +268,7 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
     if (p->top)
         qsort_r(p->order, (size_t)vocab, sizeof(*p->order), by_logprob,
                 (void *)(uintptr_t)logprobs);
-    printf("{\"type\":\"logits\",\"pos\":%lld,\"token\":%d,\"top\":[", (long long)pos, p->ids[pos]);
+    fputs(",\"top\":[", stdout);
     for (int64_t k = 0; k < n; k++) {
         float v = logprobs[p->order[k]];
         printf("%s[%d,", k ? "," : "", p->order[k]);
@@ -269,39 +281,130 @@ static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
     return mt_line_end(stdout);
 }
 
+static int print_row(void *ctx, int64_t pos, const float *logprobs, int vocab)
+{
+    const struct printer *p = ctx;
+
+    printf("{\"type\":\"logits\",\"pos\":%lld,", (long long)pos);
+    if (p->ids)
+        printf("\"token\":%d", p->ids[pos]);
+    else
+        fputs("\"stream\":0", stdout);
+    return print_top(p, logprobs, vocab);
+}
+
+static int print_code_row(void *ctx, int64_t pos, int k, const float *logprobs, int bins)
+{
+    printf("{\"type\":\"logits\",\"pos\":%lld,\"stream\":%d", (long long)pos, 1 + k);
+    return print_top(ctx, logprobs, bins);
+}
+
+/* ---- greedy ---- */
+
+static int print_step(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n)
+{
+    (void)ctx;
+    printf("{\"type\":\"step\",\"pos\":%lld,\"text\":%d,\"codes\":[", (long long)pos, text);
+    for (int k = 0; k < n; k++)
+        printf("%s%d", k ? "," : "", codes[k]);
+    fputs("]}", stdout);
+    return mt_line_end(stdout);
+}
+
+/* Exit status of a run that gave rc; without a text it was stdout, which the dispatcher reports. */
+static int status_of(int rc, const struct mt_err *e)
+{
+    if (rc < 0 && e->code)
+        mt_msg(MT_ERROR, "%s", e->text);
+    return rc == 0 ? MT_EXIT_OK : rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+static int run_greedy(const struct options *o)
+{
+    struct mt_greedy g = {
+        .policy = o->policy, .kv_type = o->kv_type, .block_tokens = o->block, .step = print_step};
+    struct mt_err e = {0};
+    float *pcm;
+
+    if (o->n_audio > 1) {
+        mt_msg(MT_ERROR, "--audio: one clip at a time, this model answers it");
+        return MT_EXIT_USAGE;
+    }
+    int status = probe_clip(o->audio[0], mt_model_info(o->pm.m)->sample_rate_hz, &pcm, &g.n_pcm);
+    if (status != MT_EXIT_OK)
+        return status;
+    g.pcm = pcm;
+    status = status_of(mt_greedy_run(o->pm.m, &g, &e), &e);
+    free(pcm);
+    return status;
+}
+
+/* Either ids with the audio that goes between them, or frames of codes. */
+static int load_input(const struct options *o, struct mt_teacher *t, int32_t **ids, float **audio)
+{
+    const struct mt_model_info *info = mt_model_info(o->pm.m);
+    struct probe_frames frames;
+    int status;
+
+    if (o->codes && !info->codebooks) {
+        mt_msg(MT_ERROR, "--codes: %s has no codebooks; it takes --tokens", info->name);
+        return MT_EXIT_USAGE;
+    }
+    if (o->codes && o->n_audio) {
+        mt_msg(MT_ERROR, "--codes and --audio: one of them");
+        return MT_EXIT_USAGE;
+    }
+    if (o->codes) {
+        status = probe_frames_load(&frames, o->codes, 1 + info->codebooks);
+        *ids = frames.codes;
+        t->frames = frames.codes;
+        t->n = frames.n;
+        return status;
+    }
+    if (info->codebooks) {
+        mt_msg(MT_ERROR, "--tokens: %s takes frames of codes, --codes", info->name);
+        return MT_EXIT_USAGE;
+    }
+    if ((status = load_ids(o, ids, &t->n)) != MT_EXIT_OK)
+        return status;
+    t->ids = *ids;
+    if (t->n < 1) {
+        mt_msg(MT_ERROR, "--tokens: no ids given");
+        return MT_EXIT_USAGE;
+    }
+    status = load_audio(o, audio, &t->n_audio);
+    t->audio = *audio;
+    return status;
+}
+
 static int run(const struct options *o)
 {
-    struct mt_teacher t = {
-        .policy = o->policy, .kv_type = o->kv_type, .block_tokens = o->block, .row = print_row};
+    const struct mt_model_info *info = mt_model_info(o->pm.m);
+    struct mt_teacher t = {.policy = o->policy,
+                           .kv_type = o->kv_type,
+                           .block_tokens = o->block,
+                           .row = print_row,
+                           .code_row = print_code_row};
     struct printer p = {.top = o->top};
     struct mt_err e = {0};
     int32_t *ids = NULL;
     int64_t *at = NULL;
     float *audio = NULL;
-    int status = load_ids(o, &ids, &t.n);
+    int widest = info->vocab > info->code_bins ? info->vocab : info->code_bins;
+    int status = load_input(o, &t, &ids, &audio);
 
-    if (status == MT_EXIT_OK && t.n < 1) {
-        mt_msg(MT_ERROR, "--tokens: no ids given");
-        status = MT_EXIT_USAGE;
-    }
     if (status == MT_EXIT_OK)
         status = load_positions(o, t.n, &at, &t.n_at);
-    if (status == MT_EXIT_OK)
-        status = load_audio(o, &audio, &t.n_audio);
-    p.order = malloc((size_t)mt_model_info(o->pm.m)->vocab * sizeof(*p.order));
+    p.order = malloc((size_t)widest * sizeof(*p.order));
     if (status == MT_EXIT_OK && !p.order) {
         mt_msg(MT_ERROR, "out of memory");
         status = MT_EXIT_FAILED;
     }
     if (status == MT_EXIT_OK) {
-        t.ids = p.ids = ids;
+        p.ids = t.ids;
         t.at = at;
-        t.audio = audio;
         t.ctx = &p;
-        int rc = mt_teacher_run(o->pm.m, &t, &e);
-        if (rc < 0 && e.code) /* without a text it was stdout, which the dispatcher reports */
-            mt_msg(MT_ERROR, "%s", e.text);
-        status = rc == 0 ? MT_EXIT_OK : rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+        status = status_of(mt_teacher_run(o->pm.m, &t, &e), &e);
     }
     free(p.order);
     free(ids);
@@ -322,8 +425,10 @@ int probe_logits(int argc, char **argv)
         return MT_EXIT_FAILED;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     int status = probe_model_open(&o.pm);
+    bool greedy = status == MT_EXIT_OK && mt_model_info(o.pm.m)->codebooks && o.n_audio &&
+                  !o.codes && !o.tokens;
     if (status == MT_EXIT_OK)
-        status = run(&o);
+        status = greedy ? run_greedy(&o) : run(&o);
     probe_model_close(&o.pm);
     free(o.audio);
     return status;

@@ -11,6 +11,7 @@
 int probe_tokens(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_embed(int argc, char **argv);
+int probe_codec(int argc, char **argv);
 
 /* -m MODEL with its backend, for the subcommands that compute. */
 struct probe_model {
@@ -48,5 +49,15 @@ int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
  * printing the reason.
  */
 char *probe_text(const char *path, size_t *n);
+
+/*
+ * Frames of `streams` codes each, one {"codes":[…]} a line, from a file or stdin ("-"). codes is the
+ * caller's, also on failure. Prints the reason and returns an exit status.
+ */
+struct probe_frames {
+    int32_t *codes; /* [n][streams] */
+    int64_t n;
+};
+int probe_frames_load(struct probe_frames *out, const char *path, int streams);
 
 #endif
