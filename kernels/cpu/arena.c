@@ -10,9 +10,9 @@
 
 #include "kernels/cpu/cpu.h"
 
-#define HUGE ((size_t)2 << 20)
+#define HUGE  ((size_t)2 << 20)
 #define LEAST ((size_t)32 << 20) /* bytes of a chunk */
-#define LINE 64
+#define LINE  64
 
 struct mt_chunk {
     struct mt_chunk *next;

@@ -9,7 +9,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
-static const char *const tier_name[] = {"scalar", "base", "avx2", "avx2vnni", "avx512", "avx512vnni"};
+static const char *const tier_name[] = {"scalar",   "base",   "avx2",
+                                        "avx2vnni", "avx512", "avx512vnni"};
 
 const char *mt_cpu_tier_name(enum mt_cpu_tier t)
 {
@@ -75,7 +76,9 @@ int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e)
             return 0;
         }
     }
-    return mt_err_set(e, -EINVAL, "MT_CPU: '%s' is not one of scalar, base, avx2, avx2vnni, avx512, avx512vnni", cap);
+    return mt_err_set(e, -EINVAL,
+                      "MT_CPU: '%s' is not one of scalar, base, avx2, avx2vnni, avx512, avx512vnni",
+                      cap);
 }
 
 static void cpu_free(struct mt_backend *be)
@@ -90,17 +93,15 @@ static void cpu_free(struct mt_backend *be)
     free(c);
 }
 
-static const char *const backend_name[] = {"cpu-scalar", "cpu-base", "cpu-avx2", "cpu-avx2vnni", "cpu-avx512", "cpu-avx512vnni"};
+static const char *const backend_name[] = {"cpu-scalar",   "cpu-base",   "cpu-avx2",
+                                           "cpu-avx2vnni", "cpu-avx512", "cpu-avx512vnni"};
 
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e)
 {
     void (*const hot[])(struct mt_ops *) = {
-        NULL,
-        mt_hot_base,
-        mt_hot_avx2,
-        has_avx_vnni() ? mt_hot_avx2vnni : mt_hot_avx2,
-        mt_hot_avx512,
-        mt_hot_avx512vnni,
+        NULL,          mt_hot_base,
+        mt_hot_avx2,   has_avx_vnni() ? mt_hot_avx2vnni : mt_hot_avx2,
+        mt_hot_avx512, mt_hot_avx512vnni,
     };
     enum mt_cpu_tier best;
     struct mt_cpu *c;

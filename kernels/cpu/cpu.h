@@ -120,7 +120,7 @@ struct mt_rope_row {
 /* 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. */
 struct mt_xblock {
     signed char q[32];
-    float d, ds;    /* ds = d * sum of q */
+    float d, ds;   /* ds = d * sum of q */
     int32_t n, n0; /* minus the sum of q, of its first 16 */
 };
 /* Rows of a call that are quantised at a time, and as many more that may be read but don't count. */

@@ -23,7 +23,7 @@ static int64_t linear_items(const struct linear_job *j)
     if (!is_packed(j->w))
         return (j->w->rows + GROUP - 1) / GROUP;
 #if LANES > 4
-    return quant_items(j);
+    return j->w->pack.tiles;
 #else
     return 0;
 #endif
@@ -41,7 +41,7 @@ static void linears_part(void *arg, int thread, int64_t begin, int64_t end)
         int64_t before = at ? l->end[at - 1] : 0, stop = end < l->end[at] ? end : l->end[at];
 #if LANES > 4
         if (is_packed(j->w))
-            quant_items_run(j, begin - before, stop - before, l->scratch[thread].f);
+            quant_tiles(j, begin - before, stop - before);
         else
 #endif
             for (int64_t i = begin; i < stop; i++)
@@ -69,8 +69,7 @@ static void linears_rows(struct mt_cpu *c, struct mt_rows x, const struct mt_lin
 #endif
     for (int i = 0; i < count; i++) {
         job.out = mt_rows_from(list[i].out, first);
-        job.residual =
-            list[i].residual.data ? mt_rows_from(list[i].residual, first) : MT_NO_ROWS;
+        job.residual = list[i].residual.data ? mt_rows_from(list[i].residual, first) : MT_NO_ROWS;
         job.w = list[i].w;
         job.bias = list[i].bias;
         job.act = list[i].act;

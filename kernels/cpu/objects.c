@@ -56,11 +56,8 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){.type = b->type,
-                         .rows = b->rows,
-                         .cols = b->cols,
-                         .row_bytes = row_bytes,
-                         .data = b->data};
+    *m = (struct mt_mat){
+        .type = b->type, .rows = b->rows, .cols = b->cols, .row_bytes = row_bytes, .data = b->data};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);

@@ -75,8 +75,9 @@ static void read_quads(struct quads *q, enum mt_dtype t, const byte *row, int64_
     case MT_Q4_K:
     case MT_Q5_K:
         for (int j = 0; j < 8; j++) {
-            q->v[j] = dword(p + (t == MT_Q4_K ? 16 : 48) + piece / 2 * 32 + 4 * j) >>
-                          4 * (piece % 2) & 0x0f0f0f0f;
+            q->v[j] =
+                dword(p + (t == MT_Q4_K ? 16 : 48) + piece / 2 * 32 + 4 * j) >> 4 * (piece % 2) &
+                0x0f0f0f0f;
             if (t == MT_Q5_K)
                 q->high[0] |= (dword(p + 16 + 4 * j) >> piece & 0x01010101) << j;
         }
@@ -161,7 +162,8 @@ static void run(void *arg, int thread, int64_t begin, int64_t end)
 
                 read_quads(&q, p->type, row + o * j->row_bytes, b);
                 write_quads(tile + pack_block_at(p->type, b), o, &q, p->type);
-                write_scales(tile + pack_group_at(p->type, b), o, p->type, row + o * j->row_bytes, b);
+                write_scales(tile + pack_group_at(p->type, b), o, p->type, row + o * j->row_bytes,
+                             b);
             }
         }
     }

@@ -30,7 +30,10 @@ struct mt_pack {
 /* All of these are constants where the type is one. */
 static inline int pack_bits(enum mt_dtype t)
 {
-    return t == MT_Q8_0 ? 8 : t == MT_Q6_K ? 6 : t == MT_Q5_0 || t == MT_Q5_1 || t == MT_Q5_K ? 5 : 4;
+    return t == MT_Q8_0                                   ? 8
+           : t == MT_Q6_K                                 ? 6
+           : t == MT_Q5_0 || t == MT_Q5_1 || t == MT_Q5_K ? 5
+                                                          : 4;
 }
 
 static inline int pack_block_bytes(enum mt_dtype t)

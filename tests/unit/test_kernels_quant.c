@@ -98,7 +98,8 @@ static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, ch
  * 127. out may be x. step[k] is half the step, or 0 where the tier takes x as it is: what an element
  * may err by.
  */
-static void quantise(enum mt_cpu_tier tier, float *out, double *half_step, const float *x, int64_t n)
+static void quantise(enum mt_cpu_tier tier, float *out, double *half_step, const float *x,
+                     int64_t n)
 {
     for (int64_t b = 0; b < n; b += 32) {
         float max = 0;
@@ -371,12 +372,9 @@ static void test_embed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_row_bytes),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_linears),
-        cmocka_unit_test(test_odd_rows),
+        cmocka_unit_test(test_decode),  cmocka_unit_test(test_row_bytes),
+        cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_linears), cmocka_unit_test(test_odd_rows),
         cmocka_unit_test(test_embed),
     };
 
