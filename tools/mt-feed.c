@@ -45,6 +45,7 @@ enum {
     OPT_ANSWER_TOKENS,
     OPT_TOKENS,
     OPT_TOLERATE,
+    OPT_RETRY,
     OPT_WAIT,
 };
 
@@ -66,6 +67,10 @@ static const struct argp_option options[] = {
     {"duration", OPT_DURATION, "HOW", 0,
      "fixed:D, exp:D (mean): how long a session sends, files repeat; file: its files once "
      "(default)",
+     0},
+    {"retry", OPT_RETRY, 0, 0,
+     "Offer a session that was refused again when the server asks it to, until it is admitted "
+     "(default: refused is refused)",
      0},
     {"talk", OPT_TALK, "ON:OFF", 0,
      "Callers talk for ON and pause for OFF by turns, in the mean, in whole beats: nothing is sent "
@@ -140,10 +145,12 @@ static void settle(struct argp_state *st, struct args *a)
     if (!o->socket) {
         if (o->sessions > 1)
             argp_error(st, "--sessions: more than one session needs a server (-s SOCKET)");
-        if (a->arrivals_given || a->phase_given || o->play_dir || a->tolerate || a->wait_given)
+        if (a->arrivals_given || a->phase_given || o->retry || o->play_dir || a->tolerate ||
+            a->wait_given)
             argp_error(st, "%s needs a server (-s SOCKET)",
                        a->arrivals_given ? "--arrivals"
                        : a->phase_given  ? "--phase"
+                       : o->retry        ? "--retry"
                        : o->play_dir     ? "--play"
                        : a->tolerate     ? "--tolerate"
                                          : "--wait");
@@ -264,6 +271,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_TOLERATE:
         a->tolerate = true;
         break;
+    case OPT_RETRY:
+        o->retry = true;
+        break;
     case OPT_WAIT:
         o->wait_ns = mt_arg_duration0(st, "--wait", arg);
         a->wait_given = true;
@@ -323,10 +333,14 @@ static void on_progress(void *ctx, double run_s)
     struct args *a = ctx;
     const int64_t *f = a->totals.frames;
 
+    fprintf(stderr, "\r\033[K%.0f s: %" PRId64 " sessions", run_s,
+            a->totals.active - a->totals.waiting);
+    if (a->feed.retry)
+        fprintf(stderr, " and %" PRId64 " that wait", a->totals.waiting);
     fprintf(stderr,
-            "\r\033[K%.0f s: %" PRId64 " sessions, %" PRId64 " frames sent: %" PRId64
-            " ok, %" PRId64 " late, %" PRId64 " stalled, %" PRId64 " other",
-            run_s, a->totals.active, a->totals.sent, f[MT_OK], f[MT_LATE], f[MT_STALLED],
+            ", %" PRId64 " frames sent: %" PRId64 " ok, %" PRId64 " late, %" PRId64
+            " stalled, %" PRId64 " other",
+            a->totals.sent, f[MT_OK], f[MT_LATE], f[MT_STALLED],
             f[MT_DROPPED] + f[MT_REFUSED] + f[MT_FAILED]);
     fflush(stderr);
     a->progress_shown = true;
@@ -354,6 +368,7 @@ static json_t *run_line(const struct args *a, const struct mt_reel *reel)
     json_object_set_new(h, "arrivals", json_string(mt_arrivals_name(o->arrivals)));
     if (o->arrivals != MT_ARRIVE_ALL)
         mt_json_set_real(h, "arrivals_per_s", o->arrivals_per_s);
+    json_object_set_new(h, "retry", json_boolean(o->retry));
     json_object_set_new(h, "duration", json_string(mt_calls_last_name(o->duration)));
     if (o->duration != MT_LAST_FILE)
         mt_json_set_real(h, "duration_s", o->duration_s);
@@ -388,6 +403,8 @@ static void summary(const struct args *a)
                hist_ms(&t->behind, 0.5), hist_ms(&t->behind, 0.99), hist_ms(&t->behind, 1));
     if (t->first_stall_s >= 0)
         mt_msg(MT_INFO, "first stall %.1f s after the start", t->first_stall_s);
+    if (t->retries)
+        mt_msg(MT_INFO, "%" PRId64 " offers refused and made again", t->retries);
     if (t->refused)
         mt_msg(MT_INFO, "%" PRId64 " sessions refused", t->refused);
     if (t->cut)

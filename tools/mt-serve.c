@@ -14,7 +14,9 @@
 #define POOL_DEFAULT (INT64_C(2) << 30)
 
 enum {
-    OPT_KV = 256,
+    OPT_MMPROJ = 256,
+    OPT_QUANTIZE,
+    OPT_KV,
     OPT_ROPE,
     OPT_BLOCK,
     OPT_POOL,
@@ -38,9 +40,13 @@ enum {
 
 static const struct argp_option options[] = {
     {"model", 'm', "MODEL", 0,
-     "A released directory, or synth:NAME[,seed=N][,layers=N][,dtype=T] (default "
+     "A released directory, a GGUF file, or synth:NAME[,seed=N][,layers=N][,dtype=T] (default "
      "synth:qwen2.5-omni-tiny)",
      1},
+    {"mmproj", OPT_MMPROJ, "FILE|synth", 0,
+     "With a GGUF file: its audio tower's file, or a random tower", 1},
+    {"quantize", OPT_QUANTIZE, "TYPE", 0,
+     "Make float matrices smaller when they are loaded: q8_0 or q4_k", 1},
     {"socket", 's', "SOCKET", 0,
      "Serve on this Unix socket (default: one call over standard input and output)", 1},
     {"dry-run", OPT_DRY_RUN, 0, 0, "Print the ready line with the memory plan and exit", 1},
@@ -99,7 +105,8 @@ static const char doc[] =
 
 struct args {
     struct mt_engine_opts engine;
-    const char *model, *socket, *backend;
+    const char *model, *mmproj, *socket, *backend;
+    enum mt_dtype quantize;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
     bool kv_given;
@@ -130,6 +137,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     switch (key) {
     case 'm':
         a->model = arg;
+        break;
+    case OPT_MMPROJ:
+        a->mmproj = arg;
+        break;
+    case OPT_QUANTIZE:
+        a->quantize = mt_arg_quantize(st, arg);
         break;
     case 's':
         a->socket = arg;
@@ -257,21 +270,35 @@ static int open_cost(struct serve *s, const struct args *a, struct mt_err *e)
 static int open_model(struct serve *s, const struct args *a, const struct mt_model_opts *mo,
                       struct mt_err *e)
 {
+    const struct mt_model_info *info;
     int rc;
 
     if (!strncmp(a->backend, "cost:", 5))
         return open_cost(s, a, e);
     if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0)
         return rc;
-    return mt_model_open(&s->model, a->model, s->backend, mo, e);
+    if ((rc = mt_model_open(&s->model, a->model, s->backend, mo, e)) < 0)
+        return rc;
+    info = mt_model_info(s->model);
+    if (info->deaf)
+        return mt_err_set(
+            e, -EINVAL,
+            "--mmproj: '%s' has no audio tower: give its file, or synth for a random one",
+            a->model);
+    if (*info->remark)
+        mt_msg(MT_WARN, "%s: %s", a->model, info->remark);
+    return 0;
 }
 
 static int build(struct serve *s, struct args *a, struct mt_err *e)
 {
     struct mt_engine_opts *o = &a->engine;
     int want = o->max_sessions < o->step_tokens ? o->max_sessions : o->step_tokens;
-    struct mt_model_opts mo = {
-        .step_rows = o->step_tokens, .want_rows = want, .kv_type = o->kv_type};
+    struct mt_model_opts mo = {.step_rows = o->step_tokens,
+                               .want_rows = want,
+                               .kv_type = o->kv_type,
+                               .mmproj = a->mmproj,
+                               .quantize = a->quantize};
     int rc;
 
     s->clock = mt_clock_real();

@@ -162,8 +162,8 @@ void mt_mel_stream_init(struct mt_mel_stream *s);
 int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
                 float *out, int max_frames, int64_t *consumed);
 /*
- * The next frame, not yet due, as if the sound ended here: raw values with what was pushed reflected
- * at its end. Two thirds of its 400 samples must be there. The stream stays as it is.
+ * The next frame, not yet due, as if the sound ended here: raw values with what was pushed
+ * reflected at its end. Two thirds of its 400 samples must be there. The stream stays as it is.
  */
 void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row);
 /*

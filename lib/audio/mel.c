@@ -17,8 +17,8 @@
 enum { BINS = MT_MEL_FFT / 2 + 1, HALF = MT_MEL_FFT / 2, BANDS_MAX = 256 };
 
 /*
- * Qwen2.5-Omni's extractor pads each clip to 300 s, MiniCPM-o's to 30 s, and both reflect only at the
- * end of those.
+ * Qwen2.5-Omni's extractor pads each clip to 300 s, MiniCPM-o's to 30 s, and both reflect only at
+ * the end of those.
  */
 static int64_t padded(enum mt_mel_edge edge)
 {

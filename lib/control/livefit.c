@@ -70,6 +70,7 @@ int mt_live_fit(const double *dy, const double *x, int count, double n, double r
 
 struct batch {
     double grown, session_s;
+    double stair_s; /* the longest time in which the pool did not rise */
 };
 
 struct mt_live {
@@ -80,8 +81,11 @@ struct mt_live {
     struct batch open; /* the one that is being filled */
     double open_end_s;
     bool any;
-    double first_s, t_s, rho; /* of the first observation, and of the last */
+    double first_s, t_s, rho;     /* of the first observation, and of the last */
+    double highest, highest_at_s; /* since sessions last came or left */
     int64_t sessions;
+    bool newcomer; /* the next observation is of a first frame */
+    double beat_s;
     struct mt_forecast history[HISTORY];
     size_t kept;
     int64_t every, skip; /* one of so many is kept; how many to pass by now */
@@ -145,6 +149,20 @@ static void close_batch(struct mt_live *l)
     keep(l);
 }
 
+/*
+ * Steps of the pool: calls that keep step want their next blocks all at once, some frames after the
+ * last ones.
+ */
+static void climb(struct mt_live *l, double t_s, double rho, bool churn)
+{
+    if (!churn && rho > l->highest)
+        l->open.stair_s = fmax(l->open.stair_s, t_s - l->highest_at_s);
+    if (churn || rho > l->highest) {
+        l->highest = rho;
+        l->highest_at_s = t_s;
+    }
+}
+
 int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
 {
     double from, step, grown;
@@ -165,6 +183,7 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
         l->t_s = t_s;
         l->rho = rho;
         l->sessions = sessions;
+        climb(l, t_s, rho, true);
         return closed;
     }
     from = l->t_s;
@@ -175,7 +194,7 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
      * fall belongs to growth. A fall by more than a tenth of what a session holds in the mean is
      * one that left while another came. The tolerance: a share printed with six decimals.
      */
-    counts = sessions == l->sessions &&
+    counts = !l->newcomer && sessions == l->sessions &&
              grown >= -2e-6 - (sessions > 0 ? 0.1 * l->rho / (double)sessions : 0);
     /* A step over the end of a batch is shared out by time. */
     while (from + step >= l->open_end_s) {
@@ -197,10 +216,44 @@ int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions)
         l->open.grown += grown;
         l->open.session_s += step * (double)sessions;
     }
+    climb(l, fmax(t_s, l->t_s), rho, !counts);
     l->t_s = fmax(t_s, l->t_s);
     l->rho = rho;
     l->sessions = sessions;
+    l->newcomer = false;
     return closed;
+}
+
+void mt_live_newcomer(struct mt_live *l)
+{
+    l->newcomer = true;
+}
+
+void mt_live_beat(struct mt_live *l, double beat_s)
+{
+    l->beat_s = beat_s;
+}
+
+/*
+ * What increments don't show. The wall comes as a frame begins and with a step of the pool: it is
+ * anywhere within the longer of the two, before or after the growth has the pool full. And growth
+ * is counted in whole steps: either end of tau is anywhere on one. Both are uniform, with standard
+ * deviations of q/sqrt(3) and, for the difference of two, h/sqrt(6), and independent of the rest.
+ */
+static void widen(const struct mt_live *l, struct mt_forecast *f)
+{
+    const double z = 1.959964;
+    double stair = l->open.stair_s, spent = 0, wall, slope;
+
+    for (int i = 0; i < l->have; i++) {
+        stair = fmax(stair, l->ring[i].stair_s);
+        spent += l->ring[i].session_s;
+    }
+    wall = z / sqrt(3) * fmax(l->beat_s, stair);
+    slope = z / sqrt(6) * f->sat_s * stair * (double)l->sessions / spent;
+    wall = hypot(wall, slope);
+    f->low_s = fmax(0, f->sat_s - hypot(f->sat_s - f->low_s, wall));
+    f->high_s = f->sat_s + hypot(f->high_s - f->sat_s, wall);
 }
 
 int mt_live_now(const struct mt_live *l, struct mt_forecast *out)
@@ -220,6 +273,8 @@ int mt_live_now(const struct mt_live *l, struct mt_forecast *out)
     }
     if (l->have >= 2)
         mt_live_fit(dy, x, l->have, (double)l->sessions, l->rho, &f);
+    if (f.sat_s > 0 && isfinite(f.sat_s))
+        widen(l, &f);
     *out = f;
     return 0;
 }

@@ -9,6 +9,10 @@
  * Growth is counted per session-second, and only over steps in which the number of sessions stayed
  * and the pool did not shrink: then a step holds no freed and no borrowed blocks. So the fit
  * survives sessions that come and go; where none does it is the mean increment.
+ *
+ * A session asks for a frame's blocks as the frame begins, for its longest answer, and its record
+ * comes when what was too much is given back. So the wall stands where a frame begins, up to one
+ * beat before or after the mean growth has the pool full; an interval for it is wider by that.
  */
 #ifndef MT_LIVEFIT_H
 #define MT_LIVEFIT_H
@@ -26,7 +30,7 @@ struct mt_forecast {
     int batches;      /* whole batches behind it */
     double rho_per_s; /* m: growth with these N sessions; NaN below two batches */
     /*
-     * Seconds from t_s until the pool is full, and its 95 % interval. NaN below
+     * Seconds from t_s until the pool is full, and the 95 % interval of the wall. NaN below
      * MT_LIVE_BATCHES_MIN batches; +Inf where the growth isn't above its own standard error; 0 when
      * the pool is full.
      */
@@ -65,6 +69,15 @@ void mt_live_close(struct mt_live **l);
  * the batches start anew (-1). -EDOM for numbers out of range, and nothing is taken then.
  */
 int mt_live_add(struct mt_live *l, double t_s, double rho, int64_t sessions);
+
+/*
+ * The next observation is that of a session's first frame, which brought its prompt: no growth that
+ * goes on.
+ */
+void mt_live_newcomer(struct mt_live *l);
+
+/* How long a frame is, from now on: seconds, 0 (as at first) for a pool that grows evenly. */
+void mt_live_beat(struct mt_live *l, double beat_s);
 
 /* What the last whole batches foretell, from where the last observation is. -ENODATA before it. */
 int mt_live_now(const struct mt_live *l, struct mt_forecast *out);

@@ -4,6 +4,7 @@
  * batch, kept in a table of fixed size; sessions that find no place in it are left out of the mean.
  */
 #include "control/monitor.h"
+#include "control/beat.h"
 
 #include <errno.h>
 #include <math.h>
@@ -19,6 +20,7 @@ struct pace {
 
 struct mt_monitor {
     struct mt_live *live;
+    struct mt_beat *beat;
     double target;
     struct pace pace[SLOTS];
     struct mt_hist latency;
@@ -38,8 +40,8 @@ int mt_monitor_open(struct mt_monitor **out, double window_s, double batch_s, do
     m = calloc(1, sizeof(*m));
     if (!m)
         return -ENOMEM;
-    if ((rc = mt_live_open(&m->live, window_s, batch_s)) < 0) {
-        free(m);
+    if ((rc = mt_live_open(&m->live, window_s, batch_s)) < 0 || (rc = mt_beat_open(&m->beat)) < 0) {
+        mt_monitor_close(&m);
         return rc;
     }
     m->target = target;
@@ -54,6 +56,7 @@ void mt_monitor_close(struct mt_monitor **m)
     if (!*m)
         return;
     mt_live_close(&(*m)->live);
+    mt_beat_close(&(*m)->beat);
     free(*m);
     *m = NULL;
 }
@@ -132,6 +135,7 @@ static int take_frame(struct mt_monitor *m, const json_t *obj, double t)
         return -EBADMSG;
     if (!strcmp(status, "refused"))
         return 0; /* a frame that was never due */
+    mt_beat_record(m->beat, obj);
     empty = !strcmp(status, "ok") && out == 0;
     m->frames++;
     if (empty || (strcmp(status, "ok") != 0 && strcmp(status, "late") != 0)) {
@@ -167,6 +171,9 @@ static int take(struct mt_monitor *m, const json_t *obj, bool frame)
         m->cap = (int64_t)cap;
     if (isnan(t) || isnan(rho) || isnan(n))
         return 0;
+    mt_live_beat(m->live, mt_beat_s(m->beat));
+    if (frame && mt_beat_first(obj))
+        mt_live_newcomer(m->live);
     rc = mt_live_add(m->live, t, rho, (int64_t)n);
     return rc == -EDOM ? -EBADMSG : rc > 0;
 }

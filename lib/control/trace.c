@@ -3,6 +3,7 @@
  * will it be full, when did it stop, and how well would half of the run have told. Records may come
  * in any order, so they are kept (one small point each) and sorted when somebody asks.
  */
+#include "control/beat.h"
 #include "control/control.h"
 #include "control/livefit.h"
 
@@ -17,6 +18,7 @@ struct point {
     int64_t sessions;
     int32_t session; /* number of the session's name */
     bool bad;        /* stalled or untruthful */
+    bool first;      /* of its session */
 };
 
 struct mt_trace {
@@ -24,6 +26,7 @@ struct mt_trace {
     size_t count, room;
     bool sorted;
     json_t *names; /* session name to number */
+    struct mt_beat *beat;
     int64_t stalled, untruthful;
     int64_t pool_tokens;
 };
@@ -36,8 +39,8 @@ int mt_trace_open(struct mt_trace **out)
     if (!t)
         return -ENOMEM;
     t->names = json_object();
-    if (!t->names) {
-        free(t);
+    if (!t->names || mt_beat_open(&t->beat) < 0) {
+        mt_trace_close(&t);
         return -ENOMEM;
     }
     *out = t;
@@ -49,6 +52,7 @@ void mt_trace_close(struct mt_trace **t)
     if (!*t)
         return;
     json_decref((*t)->names);
+    mt_beat_close(&(*t)->beat);
     free((*t)->points);
     free(*t);
     *t = NULL;
@@ -136,9 +140,11 @@ static int take_frame(struct mt_trace *t, const json_t *obj)
                        .kv = kv,
                        .sessions = (int64_t)sessions,
                        .session = rc,
-                       .bad = stalled || untruthful};
+                       .bad = stalled || untruthful,
+                       .first = mt_beat_first(obj)};
     if ((rc = add(t, &p)) < 0)
         return rc;
+    mt_beat_record(t->beat, obj);
     t->stalled += stalled;
     t->untruthful += untruthful;
     return 1;
@@ -313,8 +319,12 @@ static void sort(struct mt_trace *t)
 void mt_trace_replay(struct mt_trace *t, struct mt_live *live)
 {
     sort(t);
-    for (size_t i = 0; i < t->count && !t->points[i].bad; i++)
+    mt_live_beat(live, mt_beat_s(t->beat));
+    for (size_t i = 0; i < t->count && !t->points[i].bad; i++) {
+        if (t->points[i].first)
+            mt_live_newcomer(live);
         mt_live_add(live, t->points[i].t, t->points[i].rho, t->points[i].sessions);
+    }
 }
 
 int mt_trace_fit(struct mt_trace *t, struct mt_trace_fit *out)

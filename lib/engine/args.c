@@ -51,6 +51,13 @@ enum mt_dtype mt_arg_kv_type(struct argp_state *st, const char *arg)
     return types[mt_arg_word(st, "--kv-type", arg, words, MT_COUNT(words))];
 }
 
+enum mt_dtype mt_arg_quantize(struct argp_state *st, const char *arg)
+{
+    static const char *const words[] = {"q8_0", "q4_k"};
+
+    return mt_arg_word(st, "--quantize", arg, words, MT_COUNT(words)) ? MT_Q4_K : MT_Q8_0;
+}
+
 int mt_arg_threads(struct argp_state *st, const char *arg)
 {
     return (int)mt_arg_i64(st, "--threads", arg, 0, THREADS_MAX);

@@ -1,5 +1,6 @@
 /*
- * args.h: options of the tools that are an engine's: --pool, --kv, --rope, --kv-type, --threads. As
+ * args.h: options of the tools that are an engine's: --pool, --kv, --rope, --kv-type, --quantize,
+ * --threads. As
  * base/args.h: a usage error that names the option.
  */
 #ifndef MT_ENGINE_ARGS_H
@@ -18,6 +19,8 @@ void mt_arg_kv(struct argp_state *st, const char *arg, struct mt_policy *p);
 /* --rope: whether it is absolute. */
 bool mt_arg_rope(struct argp_state *st, const char *arg);
 enum mt_dtype mt_arg_kv_type(struct argp_state *st, const char *arg);
+/* --quantize: Q8_0 or Q4_K. */
+enum mt_dtype mt_arg_quantize(struct argp_state *st, const char *arg);
 int mt_arg_threads(struct argp_state *st, const char *arg);
 
 #endif

@@ -151,6 +151,7 @@ static int allocate(struct mt_engine *eng)
     size_t n = (size_t)eng->opts.max_sessions, rows = (size_t)eng->opts.step_tokens;
 
     eng->session = calloc(n, sizeof(*eng->session));
+    eng->busy = calloc(n, sizeof(*eng->busy));
     eng->order = calloc(n, sizeof(struct session *));
     eng->runs = calloc(n, sizeof(*eng->runs));
     eng->audio = calloc(n, sizeof(*eng->audio));
@@ -163,9 +164,9 @@ static int allocate(struct mt_engine *eng)
     eng->params = calloc(n, sizeof(*eng->params));
     eng->talks = calloc(n, sizeof(*eng->talks));
     eng->said = calloc(n, sizeof(*eng->said));
-    return eng->session && eng->order && eng->runs && eng->audio && eng->want_of && eng->encoded &&
-                   eng->ears && eng->ids && eng->want && eng->sampled && eng->params &&
-                   eng->talks && eng->said
+    return eng->session && eng->busy && eng->order && eng->runs && eng->audio && eng->want_of &&
+                   eng->encoded && eng->ears && eng->ids && eng->want && eng->sampled &&
+                   eng->params && eng->talks && eng->said
                ? 0
                : -ENOMEM;
 }
@@ -239,6 +240,7 @@ void mt_engine_free(struct mt_engine **peng)
     mt_pool_free(&eng->pool);
     free(eng->system);
     free(eng->session);
+    free(eng->busy);
     free(eng->order);
     free(eng->runs);
     free(eng->audio);
@@ -353,19 +355,63 @@ void mt_engine_drain(struct mt_engine *eng)
 
 /* ---- audio in ---- */
 
+/* Where a session is, -1 if it is gone. */
+static int index_of(const struct mt_engine *eng, int64_t id)
+{
+    int lo = 0, hi = eng->n;
+
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (eng->session[mid]->id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < eng->n && eng->session[lo]->id == id ? lo : -1;
+}
+
 static struct session *find(const struct mt_engine *eng, int64_t id)
 {
-    for (int i = 0; i < eng->n; i++)
-        if (eng->session[i]->id == id)
-            return eng->session[i];
-    return NULL;
+    int i = index_of(eng, id);
+
+    return i < 0 ? NULL : eng->session[i];
+}
+
+/*
+ * The next tick has to look at it, in its place: the order in which frames begin, and so who gets
+ * the last blocks, is not to hang on whose bytes were read first.
+ */
+static void list(struct mt_engine *eng, struct session *s)
+{
+    int i = eng->n_busy;
+
+    if (s->listed)
+        return;
+    s->listed = true;
+    for (; i > 0 && eng->busy[i - 1]->id > s->id; i--)
+        eng->busy[i] = eng->busy[i - 1];
+    eng->busy[i] = s;
+    eng->n_busy++;
+}
+
+static void unlist(struct mt_engine *eng, const struct session *s)
+{
+    int i = 0;
+
+    if (!s->listed)
+        return;
+    while (eng->busy[i] != s)
+        i++;
+    memmove(eng->busy + i, eng->busy + i + 1, (size_t)(--eng->n_busy - i) * sizeof(*eng->busy));
 }
 
 /* Frames that became complete are due from the moment their last sample arrived. */
-static void stamp(struct session *s, int64_t t_ns)
+static void stamp(struct mt_engine *eng, struct session *s, int64_t t_ns)
 {
     int64_t complete = s->taken + mt_ear_frames(s->ear);
 
+    if (s->completed < complete || s->ended)
+        list(eng, s);
     for (; s->completed < complete; s->completed++)
         s->due_ns[s->completed % s->due_cap] = t_ns;
 }
@@ -395,7 +441,7 @@ int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm
     s->heard_ns = t_ns;
     for (;;) {
         got += mt_ear_push(s->ear, pcm + got, n - got);
-        stamp(s, t_ns);
+        stamp(eng, s, t_ns);
         if (got == n || !s->opts.live || mt_ear_frames(s->ear) < 1)
             return got;
         drop_oldest(eng, s);
@@ -410,29 +456,29 @@ int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns)
         return -ENOENT;
     s->ended = true;
     mt_ear_end(s->ear);
-    stamp(s, t_ns);
+    stamp(eng, s, t_ns);
     return 0;
 }
 
 void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 {
-    for (int i = 0; i < eng->n; i++) {
-        struct session *s = eng->session[i];
-        if (s->id != session)
-            continue;
-        if (s->phase != PHASE_IDLE)
-            mt_engine_record(eng, s, MT_DROPPED, reason, false);
-        while (s->begun < s->completed)
-            mt_engine_record_unbegun(eng, s, MT_DROPPED, reason);
-        int64_t frames = s->begun;
-        eng->n_closed++;
-        eng->closed_s += (double)(eng->clock->now_ns(eng->clock) - s->opened_ns) / 1e9;
-        memmove(eng->session + i, eng->session + i + 1,
-                (size_t)(eng->n - i - 1) * sizeof(*eng->session));
-        eng->n--;
-        mt_session_free(&s, eng);
-        if (eng->opts.events.closed)
-            eng->opts.events.closed(eng->opts.events.ctx, session, reason, frames);
+    int i = index_of(eng, session);
+
+    if (i < 0)
         return;
-    }
+    struct session *s = eng->session[i];
+    if (s->phase != PHASE_IDLE)
+        mt_engine_record(eng, s, MT_DROPPED, reason, false);
+    while (s->begun < s->completed)
+        mt_engine_record_unbegun(eng, s, MT_DROPPED, reason);
+    int64_t frames = s->begun;
+    eng->n_closed++;
+    eng->closed_s += (double)(eng->clock->now_ns(eng->clock) - s->opened_ns) / 1e9;
+    memmove(eng->session + i, eng->session + i + 1,
+            (size_t)(eng->n - i - 1) * sizeof(*eng->session));
+    eng->n--;
+    unlist(eng, s);
+    mt_session_free(&s, eng);
+    if (eng->opts.events.closed)
+        eng->opts.events.closed(eng->opts.events.ctx, session, reason, frames);
 }

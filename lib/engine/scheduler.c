@@ -42,8 +42,8 @@ static bool begin_frames(struct mt_engine *eng)
 {
     bool any = false;
 
-    for (int i = 0; i < eng->n; i++) {
-        struct session *s = eng->session[i];
+    for (int i = 0; i < eng->n_busy; i++) {
+        struct session *s = eng->busy[i];
         if (s->phase != PHASE_IDLE || s->begun == s->completed)
             continue;
         any = true;
@@ -78,9 +78,9 @@ static int collect(struct mt_engine *eng)
 {
     int n = 0;
 
-    for (int i = 0; i < eng->n; i++)
-        if (eng->session[i]->phase != PHASE_IDLE)
-            eng->order[n++] = eng->session[i];
+    for (int i = 0; i < eng->n_busy; i++)
+        if (eng->busy[i]->phase != PHASE_IDLE)
+            eng->order[n++] = eng->busy[i];
     qsort(eng->order, (size_t)n, sizeof(struct session *), by_deadline);
     return n;
 }
@@ -260,26 +260,57 @@ static void step(struct mt_engine *eng, int n)
 
 /* ---- leaving ---- */
 
+static bool has_work(const struct session *s)
+{
+    return s->phase != PHASE_IDLE || s->begun < s->completed;
+}
+
+static bool is_stalled(const struct mt_engine *eng, const struct session *s)
+{
+    return eng->opts.close_stalled && s->skipped >= eng->opts.close_stalled;
+}
+
+/* Close those that are done, forget those that wait for audio. True if any was closed. */
 static bool leave(struct mt_engine *eng)
 {
+    int gone = 0, kept = 0;
+
+    for (int i = 0; i < eng->n_busy; i++) {
+        struct session *s = eng->busy[i];
+
+        if (is_stalled(eng, s) || (s->ended && !has_work(s)))
+            eng->order[gone++] = s;
+        s->listed = is_stalled(eng, s) || s->ended || has_work(s);
+        if (s->listed)
+            eng->busy[kept++] = s;
+    }
+    eng->n_busy = kept;
+    for (int i = 0; i < gone; i++)
+        mt_engine_close(eng, eng->order[i]->id, is_stalled(eng, eng->order[i]) ? "stalled" : "end");
+    return gone > 0;
+}
+
+/* Close those that were silent for too long; looks at all, but only when one of them may be. */
+static bool leave_idle(struct mt_engine *eng)
+{
+    int64_t t, next;
     bool any = false;
 
+    if (!eng->opts.idle_ns || (t = now(eng)) <= eng->idle_check_ns)
+        return false;
+    next = t + eng->opts.idle_ns;
     for (int i = eng->n - 1; i >= 0; i--) {
         struct session *s = eng->session[i];
-        bool busy = s->phase != PHASE_IDLE || s->begun < s->completed;
-        bool stalled = eng->opts.close_stalled && s->skipped >= eng->opts.close_stalled;
-        if (busy && !stalled)
-            continue;
-        if (stalled)
-            mt_engine_close(eng, s->id, "stalled");
-        else if (s->ended)
-            mt_engine_close(eng, s->id, "end");
-        else if (eng->opts.idle_ns && now(eng) - s->heard_ns > eng->opts.idle_ns)
+        int64_t until = s->heard_ns + eng->opts.idle_ns;
+
+        if (until < t && !has_work(s)) {
             mt_engine_close(eng, s->id, "idle");
-        else
-            continue;
-        any = true;
+            any = true;
+        } else if (until < next) {
+            next = until;
+        }
     }
+    eng->idle_check_ns = next;
     return any;
 }
 
@@ -290,7 +321,8 @@ bool mt_engine_tick(struct mt_engine *eng)
 
     encode(eng, n);
     step(eng, n);
-    return leave(eng) || began || n > 0;
+    bool left = leave(eng), idle = leave_idle(eng);
+    return left || idle || began || n > 0;
 }
 
 void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out)
@@ -298,8 +330,8 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out)
     int64_t t = now(eng), oldest = t;
 
     *out = eng->stats;
-    for (int i = 0; i < eng->n; i++) {
-        const struct session *s = eng->session[i];
+    for (int i = 0; i < eng->n_busy; i++) {
+        const struct session *s = eng->busy[i];
         int in_work = s->phase != PHASE_IDLE;
         out->pending += in_work + (int)(s->completed - s->begun);
         if (in_work && s->t_due < oldest)

@@ -49,6 +49,8 @@ struct session {
     int64_t *due_ns;                 /* [due_cap], of frame k at k % due_cap */
     int due_cap;
 
+    bool listed; /* among the engine's busy ones */
+
     /* The frame in work. */
     enum phase phase;
     int64_t frame, t_due, t_deadline, t_begin, t_encoded, t_first;
@@ -83,8 +85,15 @@ struct mt_engine {
     double closed_s;
     int32_t token_bytes; /* of the longest token */
     struct prefix *prefixes;
-    struct session **session; /* [n], in order of admission */
+    struct session **session; /* [n], in order of admission, so by ascending id */
     int n;
+    /*
+     * Those a tick has to look at: a frame complete or in work, or the call ended. Of thousands of
+     * calls, each with a frame every second or two, these are a handful.
+     */
+    struct session **busy; /* [n_busy], by ascending id, too */
+    int n_busy;
+    int64_t idle_check_ns; /* before that nobody has been idle for too long */
 
     /* Scratch of a tick: who is in work by deadline, and one step. */
     struct session **order;

@@ -103,8 +103,10 @@ static int ear_rows_max(const struct mt_model *m, int frame_samples)
 static int state(const struct mt_model *m, int frame_samples, int backlog,
                  struct mt_state_kind out[MT_STATE_KINDS])
 {
-    out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_ear) +
-                                                 mt_ear_bytes(m, frame_samples, backlog)};
+    (void)backlog; /* nobody hears the samples: they are counted, not kept */
+    out[0] = (struct mt_state_kind){
+        "audio", (int64_t)sizeof(struct mt_ear) +
+                     rows_bytes(m->be, ear_rows_max(m, frame_samples), m->info.hidden)};
     return 1;
 }
 
@@ -112,7 +114,7 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
                    struct mt_err *e)
 {
     struct mt_ear *ear = calloc(1, sizeof(*ear));
-    int rc = ear ? mt_ear_init(ear, m, frame_samples, backlog, e)
+    int rc = ear ? mt_ear_init_counting(ear, m, frame_samples, backlog, e)
                  : mt_err_set(e, -ENOMEM, "out of memory");
 
     *out = NULL;

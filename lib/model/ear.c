@@ -19,7 +19,7 @@ int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog)
            m->info.frame_min;
 }
 
-int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+static int init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog, bool keep,
                 struct mt_err *e)
 {
     const struct mt_model_info *i = &m->info;
@@ -36,12 +36,24 @@ int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int b
             1e3 * frame_samples / i->sample_rate_hz, 1e3 * i->frame_step / i->sample_rate_hz,
             1e3 * i->frame_min / i->sample_rate_hz);
     ear->cap = mt_ear_cap(m, frame_samples, backlog);
-    ear->pcm = mt_alloc((size_t)ear->cap, sizeof(*ear->pcm));
+    ear->pcm = keep ? mt_alloc((size_t)ear->cap, sizeof(*ear->pcm)) : NULL;
     ear->rows_cap = m->family->ear_rows_max(m, frame_samples);
-    if (!ear->pcm)
+    if (keep && !ear->pcm)
         return mt_err_set(e, -ENOMEM, "no memory for a session's audio");
     int rc = m->be->ops->rows_new(m->be, &ear->rows, ear->rows_cap, i->hidden);
     return rc < 0 ? mt_err_set(e, rc, "no memory for a session's audio rows") : 0;
+}
+
+int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                struct mt_err *e)
+{
+    return init(ear, m, frame_samples, backlog, true, e);
+}
+
+int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                         struct mt_err *e)
+{
+    return init(ear, m, frame_samples, backlog, false, e);
 }
 
 void mt_ear_done(struct mt_ear *ear)
@@ -54,6 +66,9 @@ void mt_ear_done(struct mt_ear *ear)
 int mt_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                struct mt_err *e)
 {
+    *out = NULL;
+    if (m->info.deaf)
+        return mt_err_set(e, -ENOTSUP, MT_DEAF, m->info.name);
     return m->family->ear_new(out, m, frame_samples, backlog, e);
 }
 
@@ -83,7 +98,8 @@ int64_t mt_ear_push(struct mt_ear *ear, const float *pcm, int64_t n)
         return 0;
     if (n > room)
         n = room;
-    memcpy(ear->pcm + ear->n, pcm, (size_t)n * sizeof(*pcm));
+    if (ear->pcm)
+        memcpy(ear->pcm + ear->n, pcm, (size_t)n * sizeof(*pcm));
     ear->n += n;
     ear->heard += n;
     return n;
@@ -125,8 +141,9 @@ int mt_ear_next_samples(const struct mt_ear *ear)
 
 void mt_ear_consume(struct mt_ear *ear, int64_t n)
 {
-    memmove(ear->pcm, ear->pcm + n, (size_t)(ear->n - n) * sizeof(*ear->pcm));
     ear->n -= n;
+    if (ear->pcm)
+        memmove(ear->pcm, ear->pcm + n, (size_t)ear->n * sizeof(*ear->pcm));
 }
 
 void mt_ear_skip(struct mt_ear *ear)

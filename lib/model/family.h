@@ -69,6 +69,15 @@ struct mt_family {
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
 extern const struct mt_family mt_family_minicpm_o;
 
+/* What there is to say when something is to be heard by a model that is deaf; with its name. */
+#define MT_DEAF                                                                                    \
+    "the model ('%s') has no audio tower (--mmproj FILE, or --mmproj synth for a random one)"
+
+/* By a model_type of config.json; NULL for one that nobody takes. */
+const struct mt_family *mt_family_find(const char *type);
+/* Fills m, whose backend and options are set, from a GGUF file. */
+int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e);
+
 /*
  * What every ear begins with: the samples that wait, and how they are cut into frames. Families
  * keep their front end behind it.
@@ -76,7 +85,8 @@ extern const struct mt_family mt_family_minicpm_o;
 struct mt_ear {
     struct mt_model *m;
     int frame_samples, lookahead, backlog;
-    float *pcm; /* waiting samples: taken in from the first frame that was not consumed yet */
+    /* Waiting samples, from the first that was not consumed yet; NULL: they are only counted. */
+    float *pcm;
     int64_t n, cap;
     int64_t heard; /* samples pushed since the session began */
     int64_t taken; /* frames encoded or skipped */
@@ -87,6 +97,9 @@ struct mt_ear {
 };
 int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                 struct mt_err *e);
+/* For a family that only asks how much was heard: samples are counted, not kept. */
+int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
+                         struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
 /* Bytes of mt_ear itself: the queue of samples and the rows. */
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);

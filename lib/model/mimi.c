@@ -16,7 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AT_ONCE = 32, KV_BLOCK = 16, FRAME_MAX = 1 << 20, FLOATS_MAX = 1 << 28 };
+enum {
+    AT_ONCE = 32,
+    KV_BLOCK = 16,
+    FRAME_MAX = 1 << 20,
+    CHANNELS_MAX = 1 << 20,
+    FLOATS_MAX = 1 << 28
+};
 
 struct mt_mimi {
     struct mt_mimi_config cfg;
@@ -26,7 +32,7 @@ struct mt_mimi {
     struct mt_mimi_conv down, up;
     struct mt_rvq rvq;
     int at_once;
-    int64_t past_floats, weight_bytes;
+    int64_t past_floats, weight_bytes, own_bytes;
     int ring_blocks;
     int32_t *blocks; /* 0, 1, …: every cache has its own pool */
     int *zeros;      /* rows of the downsampler's past */
@@ -58,37 +64,50 @@ static int hop_of(const struct mt_mimi_config *c)
     return (int)hop;
 }
 
-/* Sizes that fit each other; each alone has been looked at, or is a file's. */
-static int check(const struct mt_mimi_config *c, int codebooks, struct mt_err *e)
+/* Sizes that fit each other; each alone has been looked at, or is a file's. NULL, or what is wrong. */
+static const char *unfit(const struct mt_mimi_config *c, char text[160])
 {
-    if (c->n_ratios < 1 || c->n_ratios > MT_MIMI_RATIOS_MAX || hop_of(c) > FRAME_MAX ||
-        c->stride < 1)
-        return mt_err_set(e, -ENOTSUP, "Mimi: a frame of more than %d samples", FRAME_MAX);
-    if ((int64_t)c->filters << c->n_ratios > 1 << 20 || c->filters < 1)
-        return mt_err_set(e, -ENOTSUP, "Mimi: %d filters doubled %d times", c->filters,
-                          c->n_ratios);
-    if (c->compress < 1 || c->filters / c->compress < 1)
-        return mt_err_set(e, -EPROTO, "Mimi: %d filters in residual blocks compressed by %d",
-                          c->filters, c->compress);
-    int64_t reach = c->dilation_base;
-    for (int i = 0; i + 2 < c->residual_layers; i++)
-        reach = reach > 1 << 16 ? reach : reach * c->dilation_base;
-    if (c->residual_layers > 1 && reach * c->residual_kernel > 1 << 16)
-        return mt_err_set(e, -ENOTSUP, "Mimi: %d residual layers of dilation %d",
-                          c->residual_layers, c->dilation_base);
-    if (c->heads < 1 || c->head_dim < 2 || c->head_dim % 2 || c->heads % c->kv_heads ||
-        (!c->hf && c->heads * c->head_dim != c->d_model))
-        return mt_err_set(e, -EPROTO,
-                          "Mimi: %d channels for %d heads (an even number each is needed; tensors "
-                          "don't tell, a config's num_heads does)",
-                          c->d_model, c->heads);
-    if (c->context < c->stride)
-        return mt_err_set(e, -ENOTSUP, "Mimi: a context of %d steps is below the %d of a frame",
-                          c->context, c->stride);
-    if (codebooks < 1 || codebooks > c->codebooks || c->codebooks > MT_MIMI_CODEBOOKS_MAX)
-        return mt_err_set(e, -EINVAL, "%d codebooks: not in 1..%d, which the codec has", codebooks,
-                          c->codebooks < MT_MIMI_CODEBOOKS_MAX ? c->codebooks
-                                                               : MT_MIMI_CODEBOOKS_MAX);
+    int64_t reach = 1;
+
+    for (int i = 0; i < c->residual_layers && reach <= 1 << 16; i++)
+        reach *= i ? c->dilation_base : c->residual_kernel;
+    if (c->n_ratios < 1 || c->n_ratios > MT_MIMI_RATIOS_MAX || c->stride < 1 || hop_of(c) < 1 ||
+        hop_of(c) > FRAME_MAX)
+        snprintf(text, 160, "a frame is not of 1..%d samples", FRAME_MAX);
+    else if (c->filters < 1 || (int64_t)c->filters << c->n_ratios > CHANNELS_MAX)
+        snprintf(text, 160, "%d filters doubled %d times", c->filters, c->n_ratios);
+    else if (c->residual_layers && (c->compress < 1 || c->filters / c->compress < 1))
+        snprintf(text, 160, "%d filters in residual blocks compressed by %d", c->filters,
+                 c->compress);
+    else if (reach > 1 << 16)
+        snprintf(text, 160, "%d residual layers of kernel %d and dilation %d", c->residual_layers,
+                 c->residual_kernel, c->dilation_base);
+    else if (c->heads < 1 || c->head_dim < 2 || c->head_dim % 2 || c->heads % c->kv_heads ||
+             (!c->hf && c->heads * c->head_dim != c->d_model))
+        snprintf(text, 160,
+                 "%d channels for %d heads (an even number each; tensors don't tell, but a "
+                 "config's num_heads)",
+                 c->d_model, c->heads);
+    else if (c->context < c->stride)
+        snprintf(text, 160, "a context of %d steps, below the %d of a frame", c->context,
+                 c->stride);
+    else
+        return NULL;
+    return text;
+}
+
+static int check(const struct mt_mimi_config *c, const struct mt_weights *w, int codebooks,
+                 struct mt_err *e)
+{
+    char text[160];
+    int most = c->codebooks < MT_MIMI_CODEBOOKS_MAX ? c->codebooks : MT_MIMI_CODEBOOKS_MAX;
+
+    if (unfit(c, text))
+        return mt_err_set(e, -EPROTO, "%s: not a codec that this is: %s", mt_weights_where(w),
+                          text);
+    if (codebooks < 1 || codebooks > most)
+        return mt_err_set(e, -EINVAL, "%s: %d codebooks are not in 1..%d, which the codec has",
+                          mt_weights_where(w), codebooks, most);
     return 0;
 }
 
@@ -97,8 +116,15 @@ static void bind_resampling(struct mt_mimi *m, struct mt_mimi_binder *b)
     const struct mt_mimi_config *c = &m->cfg;
     struct mt_conv shape = {2 * c->stride, c->stride, 1, false};
 
-    if (c->stride == 1)
+    if (c->stride == 1) {
+        if (b->b.rc == 0 && mt_mimi_has(b, "downsample.conv.conv.conv.weight"))
+            b->b.rc =
+                mt_err_set(b->b.e, -EPROTO,
+                           "%s: tensor '%sdownsample.conv.conv.conv.weight' has nothing to do "
+                           "at the config's frame_rate",
+                           mt_weights_where(b->b.w), b->prefix);
         return;
+    }
     m->down = (struct mt_mimi_conv){.c = shape, .in = c->dim, .out = c->dim};
     mt_mimi_conv_bind(&m->down, b, false, "downsample.conv.conv.conv");
     shape.transposed = true;
@@ -129,8 +155,8 @@ static void bind_scratch(struct mt_mimi *m, struct mt_mimi_binder *b)
     window = most(window, (int64_t)2 * rows * c->dim);
     hand = most(hand, (int64_t)rows * c->dim);
     if (b->b.rc == 0 && most(most(flow, window), hand) > FLOATS_MAX)
-        b->b.rc = mt_err_set(b->b.e, -ENOTSUP, "Mimi: frames with %lld values on their way",
-                             (long long)most(most(flow, window), hand));
+        b->b.rc = mt_err_set(b->b.e, -ENOTSUP, "%s: frames with %lld values on their way",
+                             mt_weights_where(b->b.w), (long long)most(most(flow, window), hand));
     for (int i = 0; i < 3; i++)
         m->scratch.flow[i] = mt_mimi_dense(&b->b, flow);
     m->scratch.window = mt_mimi_dense(&b->b, window);
@@ -168,7 +194,7 @@ int mt_mimi_new(struct mt_mimi **out, struct mt_weights *w, const char *prefix,
     m->cfg = cfg ? *cfg : mt_mimi_config_released();
     if (!cfg)
         rc = mt_mimi_config_detect(&m->cfg, w, prefix, e);
-    if (rc < 0 || (rc = check(&m->cfg, codebooks, e)) < 0)
+    if (rc < 0 || (rc = check(&m->cfg, w, codebooks, e)) < 0)
         goto fail;
     b.hf = m->cfg.hf;
     m->at_once = at_once < 1 ? 1 : at_once > AT_ONCE ? AT_ONCE : at_once;
@@ -183,6 +209,7 @@ int mt_mimi_new(struct mt_mimi **out, struct mt_weights *w, const char *prefix,
         goto fail;
     m->past_floats = b.past_floats;
     m->weight_bytes = mt_weights_bytes(w) - before;
+    m->own_bytes = b.packed_bytes + m->rvq.own_bytes;
     *out = m;
     return 0;
 fail:
@@ -236,7 +263,7 @@ int mt_mimi_frame_samples(const struct mt_mimi *m)
 
 int64_t mt_mimi_weight_bytes(const struct mt_mimi *m)
 {
-    return m->weight_bytes + m->rvq.own_bytes;
+    return m->weight_bytes + m->own_bytes;
 }
 
 /* ---- a session ---- */
@@ -287,7 +314,7 @@ int64_t mt_mimi_state_bytes(const struct mt_mimi *m)
     struct mt_kv_shape shape = kv_shape(m);
 
     return (int64_t)sizeof(struct mt_mimi_state) + mt_mimi_dense_bytes(m->past_floats) +
-           2 * m->ring_blocks * mt_kv_block_bytes(&shape);
+           INT64_C(2) * m->ring_blocks * mt_kv_block_bytes(&shape);
 }
 
 void mt_mimi_state_reset(struct mt_mimi_state *s)

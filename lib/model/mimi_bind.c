@@ -83,6 +83,7 @@ void mt_mimi_conv_bind(struct mt_mimi_conv *c, struct mt_mimi_binder *b, bool wi
     c->past_rows = mt_conv_past(&c->c);
     c->past_at = b->past_floats;
     b->past_floats += (int64_t)c->past_rows * c->in;
+    b->packed_bytes += (int64_t)c->c.kernel * c->in * c->out * (int64_t)sizeof(float);
     c->w = mt_bind_streamed(&b->b, c->out, c->in, &c->c, "%sweight", name);
     if (!with_bias)
         return;

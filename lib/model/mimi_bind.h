@@ -12,7 +12,9 @@ struct mt_mimi_binder {
     struct mt_binder b;
     const char *prefix;
     bool hf;
-    int64_t past_floats; /* of all convolutions bound so far */
+    /* Of all convolutions bound so far. */
+    int64_t past_floats;
+    int64_t packed_bytes; /* at most: a backend may use what is mapped */
 };
 
 /* A convolution with what it remembers: past_rows rows of `in`, from past_at floats on. */

@@ -93,9 +93,9 @@ static int detect_seanet(const struct look *l, struct mt_mimi_config *c, struct 
 
     if (!dims_of(l, 3, d, "encoder.model.0.conv.conv.weight"))
         return mt_err_set(e, -EPROTO,
-                          "tensor '%sencoder.model.0.conv.conv.weight' has no three "
+                          "%s: tensor '%sencoder.model.0.conv.conv.weight' has no three "
                           "dimensions in range",
-                          l->prefix);
+                          mt_weights_where(l->w), l->prefix);
     c->filters = (int)d[0];
     c->kernel = (int)d[2];
     for (;; at++) {
@@ -107,8 +107,8 @@ static int detect_seanet(const struct look *l, struct mt_mimi_config *c, struct 
         } else if (dims_of(l, 3, d, "encoder.model.%d.conv.conv.weight", at + 1)) {
             if (steps > MT_MIMI_RATIOS_MAX)
                 return mt_err_set(e, -ENOTSUP,
-                                  "more than %d convolutions with a stride (%sencoder)",
-                                  MT_MIMI_RATIOS_MAX, l->prefix);
+                                  "%s: more than %d convolutions with a stride (%sencoder)",
+                                  mt_weights_where(l->w), MT_MIMI_RATIOS_MAX, l->prefix);
             if (steps > 0) /* the one before was not the last */
                 c->ratios[steps - 1] = (int)(last[2] / 2);
             memcpy(last, d, sizeof(last));
@@ -119,8 +119,9 @@ static int detect_seanet(const struct look *l, struct mt_mimi_config *c, struct 
         }
     }
     if (steps < 2)
-        return mt_err_set(e, -EPROTO, "tensor '%sencoder.model.%d.conv.conv.weight' is missing",
-                          l->prefix, at + 1);
+        return mt_err_set(e, -ENOENT,
+                          "%s: there is no tensor '%sencoder.model.%d.conv.conv.weight'",
+                          mt_weights_where(l->w), l->prefix, at + 1);
     c->n_ratios = steps - 1;
     for (int i = 0; i < c->n_ratios / 2; i++) { /* the encoder's order is the reverse */
         int r = c->ratios[i];
@@ -141,11 +142,13 @@ static void detect_transformer(const struct look *l, struct mt_mimi_config *c)
     if (dims_of(l, 1, d, "%s.0.norm1.weight", layer))
         c->d_model = (int)d[0];
     c->head_dim = c->d_model / c->heads; /* tensors don't tell heads: the released number */
-    for (c->layers = 0; dims_of(l, 1, d, "%s.%d.norm1.weight", layer, c->layers);)
+    for (c->layers = 0; dims_of(l, 1, d, "%s.%d.norm1.weight", layer, c->layers) ||
+                        dims_of(l, 2, d, "%s.%d.linear1.weight", layer, c->layers);)
         c->layers++;
     if (dims_of(l, 2, d, "%s.0.linear1.weight", layer))
         c->ffn = (int)d[0];
-    c->layer_scale = dims_of(l, 1, d, "%s.0.layer_scale_1.scale", layer);
+    c->layer_scale = dims_of(l, 1, d, "%s.0.layer_scale_1.scale", layer) ||
+                     dims_of(l, 1, d, "%s.0.layer_scale_2.scale", layer);
 }
 
 static void detect_quantizer(const struct look *l, struct mt_mimi_config *c)
@@ -154,7 +157,8 @@ static void detect_quantizer(const struct look *l, struct mt_mimi_config *c)
     int64_t d[8];
     int n[2] = {0};
 
-    if (dims_of(l, 3, d, "downsample.conv.conv.conv.weight"))
+    if (dims_of(l, 3, d, "downsample.conv.conv.conv.weight") ||
+        dims_of(l, 3, d, "upsample.convtr.convtr.convtr.weight"))
         c->stride = (int)d[2] / 2;
     else
         c->stride = 1;
@@ -182,9 +186,10 @@ int mt_mimi_config_detect(struct mt_mimi_config *c, const struct mt_weights *w, 
         l.hf = true;
         if (!dims_of(&l, 3, d, "encoder.model.0.conv.conv.weight"))
             return mt_err_set(e, -ENOENT,
-                              "there is no tensor '%sencoder.model.0.conv.conv.weight' (Mimi as "
-                              "kyutai saves it) or '%sencoder.layers.0.conv.weight' (transformers)",
-                              prefix, prefix);
+                              "%s: there is no tensor '%sencoder.model.0.conv.conv.weight' (Mimi "
+                              "as Kyutai saves it) or '%sencoder.layers.0.conv.weight' "
+                              "(transformers)",
+                              mt_weights_where(w), prefix, prefix);
     }
     c->hf = l.hf;
     if ((rc = detect_seanet(&l, c, e)) < 0)
@@ -192,7 +197,8 @@ int mt_mimi_config_detect(struct mt_mimi_config *c, const struct mt_weights *w, 
     detect_transformer(&l, c);
     detect_quantizer(&l, c);
     if (c->codebooks < 1 || c->semantic < 1)
-        return mt_err_set(e, -ENOENT, "there is no codebook under '%squantizer'", prefix);
+        return mt_err_set(e, -ENOENT, "%s: there is no tensor of a codebook under '%squantizer'",
+                          mt_weights_where(w), prefix);
     return 0;
 }
 
@@ -316,6 +322,8 @@ static int parse_transformer(const json_t *o, const char *where, struct mt_mimi_
         return rc;
     c->kv_heads = c->heads;
     c->head_dim = c->d_model / c->heads;
+    if (json_object_get(o, "layer_scale"))
+        c->layer_scale = !json_is_null(json_object_get(o, "layer_scale"));
     c->rope = !pos || strcmp(pos, "none") != 0;
     return 0;
 }

@@ -8,17 +8,18 @@
  * fifth of the rows.
  *
  * In a clip a position sees its own chunk of a second and all earlier ones. A live ear computes the
- * same second by second: its cache holds the keys of what was heard, and a unit sees all of them and
- * all of itself. The table has 1500 rows, trained as the places of 30 s. The authors empty the cache
- * when it would pass them, after 29 s, and a call's ear is deaf to its past at once. Here it slides:
- * the oldest unit leaves for the newest one, and the places go round: unit n has place n mod 29. So
- * every unit in the cache has another place, each a trained one, as attention by distance needs it,
- * and cost and memory stay as they are after 29 s. Measured with a trained Whisper encoder (tiny.en)
- * under this mask on an utterance behind minutes of other speech, distance of its rows from the same
- * utterance at the beginning of a call, relative RMS: authors' reset 0.96 (at random phases), places
- * going round 1.00, two caches that relieve each other 0.97 at twice the cost; units that all take
- * the last place, so that 29 keys share one, 1.33. (Ten seconds of other speech before it, and so
- * another place, are 1.10: the table is heard in all rows.)
+ * same second by second: its cache holds the keys of what was heard, and a unit sees all of them
+ * and all of itself. The table has 1500 rows, trained as the places of 30 s. The authors empty the
+ * cache when it would pass them, after 29 s, and a call's ear is deaf to its past at once. Here it
+ * slides: the oldest unit leaves for the newest one, and the places go round: unit n has place n
+ * mod 29. So every unit in the cache has another place, each a trained one, as attention by
+ * distance needs it, and cost and memory stay as they are after 29 s. Measured with a trained
+ * Whisper encoder (tiny.en) under this mask on an utterance behind minutes of other speech,
+ * distance of its rows from the same utterance at the beginning of a call, relative RMS: authors'
+ * reset 0.96 (at random phases), places going round 1.00, two caches that relieve each other 0.97
+ * at twice the cost; units that all take the last place, so that 29 keys share one, 1.33. (Ten
+ * seconds of other speech before it, and so another place, are 1.10: the table is heard in all
+ * rows.)
  */
 #include "model/minicpm_apm.h"
 
@@ -153,8 +154,8 @@ int mt_apm_init(struct mt_apm *a, const struct mt_apm_config *cfg, enum mt_dtype
     a->blocks = calloc((size_t)cfg->positions, sizeof(*a->blocks));
     a->index = calloc((size_t)rows, sizeof(*a->index));
     a->places = calloc((size_t)(rows > cfg->positions ? rows : cfg->positions), sizeof(*a->places));
-    a->host_mel =
-        mt_alloc(mt_mul(MT_UNITS_AT_ONCE * MT_UNIT_MEL, (size_t)cfg->bands), sizeof(*a->host_mel));
+    a->host_mel = mt_alloc(mt_mul((size_t)MT_UNITS_AT_ONCE * MT_UNIT_MEL, (size_t)cfg->bands),
+                           sizeof(*a->host_mel));
     if (!a->blocks || !a->index || !a->places || !a->host_mel)
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < cfg->positions; i++)
@@ -203,7 +204,9 @@ void mt_apm_units(struct mt_apm *a, const struct mt_apm_unit *unit, int n)
     op->conv1d(a->be, a->c2, a->c1, a->conv2_w, a->conv2_b, 3, 2, 1, MT_ACT_GELU, span, n,
                a->c2_scratch);
     for (int i = 0; i < n; i++) {
-        /* What was seen by padding falls away: a row behind, and one in front unless it is first. */
+        /*
+         * What was seen by padding falls away: a row behind, and one in front unless it is first.
+         */
         int first = at + (unit[i].mel == MT_UNIT_MEL), row = i * MT_UNIT_ROWS;
         int place = (int)(unit[i].number % a->units) * MT_UNIT_ROWS;
 

@@ -60,8 +60,8 @@ struct mt_apm_unit {
     struct mt_kv *kv;
 };
 /*
- * Encode n units, at most MT_UNITS_AT_ONCE, whose scaled mel lies in host_mel, one behind the other:
- * the rows of unit i are in a->out from i * mt_apm_rows(a, MT_UNIT_ROWS) on.
+ * Encode n units, at most MT_UNITS_AT_ONCE, whose scaled mel lies in host_mel, one behind the
+ * other: the rows of unit i are in a->out from i * mt_apm_rows(a, MT_UNIT_ROWS) on.
  */
 void mt_apm_units(struct mt_apm *a, const struct mt_apm_unit *unit, int n);
 

@@ -1,12 +1,13 @@
 /*
- * minicpm_ear.c: MiniCPM-o's live ear, as the authors' streaming processor hears. The call's sound is
- * led by 560 zeros; unit n takes it up to 16480 + 16000 n samples, so that 100 mel frames and two on
- * each side of them, which the convolutions want, are whole: 80 samples always wait for the next.
+ * minicpm_ear.c: MiniCPM-o's live ear, as the authors' streaming processor hears. The call's sound
+ * is led by 560 zeros; unit n takes it up to 16480 + 16000 n samples, so that 100 mel frames and
+ * two on each side of them, which the convolutions want, are whole: 80 samples always wait for the
+ * next.
  *
  * The clamp. The authors form the log-mel of all that a sliding buffer holds, anew each second: no
- * clamp while it is below 5 s; then 8 below its maximum; at 30 s the oldest 10 s leave. The maximum is
- * all that is needed of it, so here it is kept by groups of 100 frames. Three things are seen in it
- * that are never given out: the last frame, whose window reaches past what was heard, with a
+ * clamp while it is below 5 s; then 8 below its maximum; at 30 s the oldest 10 s leave. The maximum
+ * is all that is needed of it, so here it is kept by groups of 100 frames. Three things are seen in
+ * it that are never given out: the last frame, whose window reaches past what was heard, with a
  * reflection there; and, where the buffer begins, two frames with a reflection in front.
  */
 #include "model/minicpm_ear.h"
@@ -126,8 +127,8 @@ static void note(struct ear *ear, const float *row, int bands, int64_t t)
 }
 
 /*
- * The group behind a unit begins with the unit's last samples. Should the buffer once begin there, it
- * will see them reflected in its first two frames.
+ * The group behind a unit begins with the unit's last samples. Should the buffer once begin there,
+ * it will see them reflected in its first two frames.
  */
 static void note_edge(struct ear *ear, struct mt_mel *mel, int bands, const float *last)
 {
@@ -149,7 +150,7 @@ static float floor_of(struct ear *ear, struct mt_mel *mel, int bands)
 
     if (samples >= SLIDE_AT) {
         ear->start += SLIDE_GROUPS;
-        samples -= SLIDE_GROUPS * MT_UNIT_SAMPLES;
+        samples -= (int64_t)SLIDE_GROUPS * MT_UNIT_SAMPLES;
     }
     if (samples < CLAMP_FROM)
         return -INFINITY;

@@ -1,6 +1,6 @@
 /*
- * minicpm_ear.h: MiniCPM-o's live ear: a unit a second, each with its own row of the front end's and
- * the encoder's past. Internal to lib/model.
+ * minicpm_ear.h: MiniCPM-o's live ear: a unit a second, each with its own row of the front end's
+ * and the encoder's past. Internal to lib/model.
  */
 #ifndef MT_MINICPM_EAR_H
 #define MT_MINICPM_EAR_H

@@ -1,9 +1,9 @@
 /*
  * minicpm_o.c: MiniCPM-o-4.5: the Qwen3 text model under llm., the audio tower (minicpm_apm.c), the
- * live ear (minicpm_ear.c) and the duplex loop (minicpm_talk.c), which is its way of a live call: it
- * hears all the time and decides each second whether to speak. Its turn-based chat needs to be told
- * where a turn ends, and that is not a matter of the clock; here `--mode` says whether a unit may end
- * early. Its voice and its eyes (tts., vpm., resampler.) are not read.
+ * live ear (minicpm_ear.c) and the duplex loop (minicpm_talk.c), which is its way of a live call:
+ * it hears all the time and decides each second whether to speak. Its turn-based chat needs to be
+ * told where a turn ends, and that is not a matter of the clock; here `--mode` says whether a unit
+ * may end early. Its voice and its eyes (tts., vpm., resampler.) are not read.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct omni {
     struct mt_minicpm_ban ban;
 };
 
-/* A unit may hold the placeholder's id in the released files where there is no tokenizer to ask. */
+/* The placeholder's id in the released vocabulary, for where there is no tokenizer to ask. */
 #define UNK_RELEASED 128244
 
 /* ---- configuration ---- */
@@ -206,7 +206,9 @@ static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
     return mt_decoder_step(&o->lm, kv, s, logits);
 }
 
-/* Shapes for synth:NAME. The tiny one's table is shorter, so that its ear goes round in ten units. */
+/*
+ * Shapes for synth:NAME. The tiny one's table is shorter, so that its ear goes round in ten units.
+ */
 #define MINICPM(text, audio, ids)                                                                  \
     "{\"model_type\":\"minicpmo\",\"rms_norm_eps\":1e-6,\"rope_theta\":1000000.0,"                 \
     "\"max_position_embeddings\":40960,\"audio_pool_step\":5,\"audio_chunk_length\":1.0," text     \

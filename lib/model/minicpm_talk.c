@@ -4,13 +4,14 @@
  *   <unit>  10 audio rows  tokens, at most 20  </unit>
  *
  * <|listen|>, <|chunk_eos|> or <|chunk_tts_eos|> ends a unit; the 20th token is not drawn, it is
- * <|chunk_eos|>. What a unit ends with is fed at the beginning of the next one: nothing waits for it.
- * <|listen|> while a turn is open counts as <|tts_bos|>; <|turn_eos|> closes the turn, any other token
- * opens it again. The text of a unit's first token is not said, nor any of a unit that ends listening.
+ * <|chunk_eos|>. What a unit ends with is fed at the beginning of the next one: nothing waits for
+ * it. <|listen|> while a turn is open counts as <|tts_bos|>; <|turn_eos|> closes the turn, any
+ * other token opens it again. The text of a unit's first token is not said, nor any of a unit that
+ * ends listening.
  *
  * A token comes from the plain logits if that is <|chunk_eos|>; else from those without it,
- * <|tts_pad|> and the forbidden ones, with each of the last 512 tokens drawn divided by 1.05 (whatever
- * its sign, as the authors do) and <|turn_eos|> made less likely by 1.1.
+ * <|tts_pad|> and the forbidden ones, with each of the last 512 tokens drawn divided by 1.05
+ * (whatever its sign, as the authors do) and <|turn_eos|> made less likely by 1.1.
  *
  * In free mode nothing ends a unit before its last slot: the load of a model that always speaks.
  */

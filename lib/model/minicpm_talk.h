@@ -1,5 +1,6 @@
 /*
- * minicpm_talk.h: MiniCPM-o's duplex loop: what a unit feeds, draws and says. Internal to lib/model.
+ * minicpm_talk.h: MiniCPM-o's duplex loop: what a unit feeds, draws and says. Internal to
+ * lib/model.
  */
 #ifndef MT_MINICPM_TALK_H
 #define MT_MINICPM_TALK_H
@@ -32,9 +33,9 @@ struct mt_minicpm_ban {
     int n;
 };
 /*
- * Of a model whose tokenizer is open and whose config is DIR/config.json: <|chunk_eos|>, <|tts_pad|>
- * and the bad_token_ids of DIR/tokenizer_config.json, where there is such a list. Ids beyond the
- * vocabulary can't be drawn as it is.
+ * Of a model whose tokenizer is open and whose config is DIR/config.json: <|chunk_eos|>,
+ * <|tts_pad|> and the bad_token_ids of DIR/tokenizer_config.json, where there is such a list. Ids
+ * beyond the vocabulary can't be drawn as it is.
  */
 int mt_minicpm_ban_load(struct mt_minicpm_ban *out, const struct mt_model *m,
                         const char *config_path, struct mt_err *e);

@@ -1,6 +1,7 @@
 /*
  * model.c: from -m MODEL to an open model: finds the family by config.json's model_type or by the
- * name of a shape, opens weights and tokenizer, and passes calls on to the family.
+ * name of a shape (or leaves that to gguf_model.c), opens weights and tokenizer, and passes calls on
+ * to the family.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -71,6 +72,9 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     struct mt_synth_spec s;
     int rc;
 
+    if (m->opts.mmproj)
+        return mt_err_set(e, -EINVAL, "--mmproj: goes with a GGUF file, and synth:%s is none",
+                          spec);
     if ((rc = mt_synth_spec_parse(&s, spec, e)) < 0)
         return rc;
     if (!(shape = find_shape(s.name, &m->family)))
@@ -82,6 +86,8 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
     if (rc == 0)
+        mt_weights_quantize(m->weights, m->opts.quantize);
+    if (rc == 0)
         rc = m->family->open(m, config, shape->name, e);
     json_decref(config);
     return rc;
@@ -89,7 +95,7 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
 
 /* ---- a directory as released ---- */
 
-static const struct mt_family *find_type(const char *type)
+const struct mt_family *mt_family_find(const char *type)
 {
     for (size_t i = 0; type && i < MT_COUNT(families); i++)
         for (const char *const *t = families[i]->model_types; *t; t++)
@@ -178,7 +184,7 @@ static int find_family(struct mt_model *m, const char *dir, const char *path, co
     struct mt_err why = {0};
     int rc;
 
-    m->family = find_type(json_string_value(type));
+    m->family = mt_family_find(json_string_value(type));
     if (type && !m->family)
         return mt_err_set(e, -ENOTSUP, "%s: model_type '%s' is not supported (%s)", path,
                           json_is_string(type) ? mt_show(show, json_string_value(type))
@@ -187,6 +193,7 @@ static int find_family(struct mt_model *m, const char *dir, const char *path, co
     if ((rc = open_weights(m, dir, config, &why)) < 0)
         return rc == -ENOENT && !config ? mt_err_set(e, rc, "%s: %s", path, strerror(ENOENT))
                                         : mt_err_set(e, rc, "%s", why.text);
+    mt_weights_quantize(m->weights, m->opts.quantize);
     for (size_t i = 0; i < MT_COUNT(families) && !m->family; i++)
         if (families[i]->recognise && families[i]->recognise(m->weights))
             m->family = families[i];
@@ -210,9 +217,15 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 
     if (stat(dir, &st) < 0)
         return mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
+    if (S_ISREG(st.st_mode))
+        return mt_model_open_gguf(m, dir, e);
     if (!S_ISDIR(st.st_mode))
         return mt_err_set(e, -ENOTDIR,
-                          "%s: not a model directory (config.json, *.safetensors, tokenizer files)",
+                          "%s: neither a GGUF file nor a model directory (config.json, "
+                          "*.safetensors, tokenizer files)",
+                          dir);
+    if (m->opts.mmproj)
+        return mt_err_set(e, -EINVAL, "--mmproj: goes with a GGUF file, and %s is a directory",
                           dir);
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return mt_err_set(e, -ENAMETOOLONG, "%s: name too long", dir);
@@ -261,7 +274,7 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         mt_model_close(&m);
         return rc;
     }
-    m->info.weight_bytes = mt_weights_bytes(m->weights);
+    m->info.weight_bytes += mt_weights_bytes(m->weights); /* the family's own are there already */
     *out = m;
     return 0;
 }
@@ -312,6 +325,8 @@ int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float *
 {
     int64_t unseen;
 
+    if (m->info.deaf)
+        return mt_err_set(e, -ENOTSUP, MT_DEAF, m->info.name);
     if (!m->family->embed_clip)
         return mt_err_set(e, -ENOTSUP, "%s hears codes, not rows (mt-probe codec shows them)",
                           m->info.name);

@@ -13,7 +13,7 @@
 /* ---- weights ---- */
 
 /*
- * Named tensors from one source: safetensors (mapped), or synth: (made from a seed). The family
+ * Named tensors from one source: safetensors or GGUF (mapped), or synth: (made from a seed). The family
  * asks for each tensor by name and shape; tensors that nobody asks for are other models' and are
  * skipped.
  */
@@ -33,6 +33,8 @@ void mt_weights_close(struct mt_weights **w);
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
+/* The file, or what made them: for messages. */
+const char *mt_weights_where(const struct mt_weights *w);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
 /*
  * For tests and tools that read tensors of unknown shape: dims is filled. safetensors only. I64
@@ -42,12 +44,17 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
                     struct mt_bytes *out);
 /* Bytes of tensor data handed out so far. */
 int64_t mt_weights_bytes(const struct mt_weights *w);
+/*
+ * From now on float matrices are handed out as Q8_0 or Q4_K, where that fits: see quantize.c. F32:
+ * as they are.
+ */
+void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type);
 
 /* ---- tokenizers ---- */
 
 struct mt_tokenizer;
 
-/* Byte-level BPE of a directory: tokenizer.json, or vocab.json + merges.txt (+ added_tokens.json or
+/* Byte-level BPE of a GGUF file, or of a directory: tokenizer.json, or vocab.json + merges.txt (+ added_tokens.json or
  * tokenizer_config.json's added_tokens_decoder). Errors name file and field. */
 int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err *e);
 /*
@@ -120,12 +127,17 @@ struct mt_model_info {
     int32_t audio_id; /* the placeholder whose embeddings are audio rows */
     int64_t weight_bytes;
     int step_rows, want_rows; /* as opened */
+    bool deaf;                /* no audio tower: there is only teacher forcing of text */
+    char remark[200];         /* what whoever opened it ought to know; "": nothing */
 };
 
 struct mt_model_opts {
     int step_rows;         /* most rows of one mt_model_step, 1..65536 */
     int want_rows;         /* most rows of one step that need logits, 1..step_rows */
     enum mt_dtype kv_type; /* of the caches that encoders keep of a call's past (0: f32) */
+    /* With a GGUF file: its audio tower's, or "synth" for a random one. NULL: it will not hear. */
+    const char *mmproj;
+    enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */
 };
 
 /*
@@ -152,6 +164,11 @@ const char *mt_model_synth_name(int i);
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
+/*
+ * What a GGUF text model is, in the form of a config.json: *out is the caller's. -EBADMSG for what
+ * is no GGUF file.
+ */
+int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /*
  * NULL when a directory holds none that we read: then there are no sessions (mt_talk_new says so),
@@ -296,6 +313,16 @@ struct mt_audio_rows {
     struct mt_rows src;
 };
 
+/*
+ * For who wants to see where a step's attention goes: called in every layer of the text model once
+ * its keys are in the cache, with the queries as `attention` gets them.
+ */
+struct mt_watch {
+    void *ctx;
+    void (*layer)(void *ctx, int layer, const struct mt_kv *kv, const struct mt_batch *b,
+                  struct mt_rows q, struct mt_rows q_sink);
+};
+
 struct mt_step {
     struct mt_batch batch;
     const int32_t *ids; /* [n_rows] a token; -1 where audio rows go, but see mt_talk_begin */
@@ -303,6 +330,7 @@ struct mt_step {
     int n_audio;
     const int *want; /* rows whose logits are needed, ascending */
     int n_want;
+    const struct mt_watch *watch; /* NULL: nobody; models that take frames of codes call nobody */
 };
 
 /* Geometry for the pool; type is the KV type. */

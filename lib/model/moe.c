@@ -85,7 +85,8 @@ void mt_moe_bind(struct mt_moe *m, const struct mt_moe_config *c, int hidden, in
     }
     if (b->rc < 0)
         return;
-    const struct mt_expert_set set = {c->n, c->top, c->norm, mat, mat + c->n, mat + 2 * (ptrdiff_t)c->n};
+    const struct mt_expert_set set = {c->n, c->top,     c->norm,
+                                      mat,  mat + c->n, mat + 2 * (ptrdiff_t)c->n};
     b->rc = b->be->ops->experts_new(b->be, &m->experts, &set, step_rows);
     if (b->rc < 0)
         mt_err_set(b->e, b->rc, "%s: no memory for the routing of %d experts", prefix, c->n);

@@ -114,7 +114,11 @@ static int open_codec(struct mt_model *m, const json_t *config, const char *wher
                           o->cfg.card, c.bins);
     int at_once = m->opts.want_rows < CODEC_AT_ONCE ? m->opts.want_rows : CODEC_AT_ONCE;
     rc = mt_mimi_new(&o->codec, w, prefix, m->be, books, &c, at_once, e);
-    return rc < 0 ? rc : moshi_calls_init(m, e);
+    if (rc < 0)
+        return rc;
+    if (o->codec_weights)
+        m->info.weight_bytes = mt_mimi_weight_bytes(o->codec);
+    return moshi_calls_init(m, e);
 }
 
 static void fill_info(struct mt_model *m, const struct moshi_config *c)

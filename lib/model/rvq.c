@@ -47,7 +47,7 @@ static void bind_codebook(struct mt_rvq *q, int level, const struct mt_mimi_conf
     q->host[level] = v;
     if (b->b.rc == 0 && (!v || !use))
         b->b.rc = mt_err_set(b->b.e, -ENOMEM, "no memory for %d codebooks", level + 1);
-    if (b->b.rc == 0) {
+    if (b->b.rc == 0 && v && use) {
         read_rows(be, sum, c->bins, sums, v);
         read_rows(be, usage, 1, uses, use);
         for (int64_t i = 0; i < c->bins; i++)

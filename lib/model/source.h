@@ -24,6 +24,8 @@ struct mt_source {
     int (*find)(void *self, const char *name, struct mt_tensor **out, struct mt_err *e);
     /* Make the tensor unless there is one of this name already. NULL: the source only finds. */
     int (*make)(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e);
+    /* The data of a tensor is wanted no more: what was made for it may go. NULL: nothing was. */
+    void (*drop)(void *self, struct mt_tensor *t);
     const char *(*where)(const void *self); /* for messages */
     void (*close)(void *self);
 };
@@ -31,6 +33,10 @@ struct mt_source {
 /* Takes self, also on failure (-ENOMEM). */
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
                    struct mt_err *e);
+
+/* The tensor as its source has it, made where the source makes them; owned by w. */
+int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                    struct mt_tensor **out, struct mt_err *e);
 
 /* rows = dims[0], cols = product of the rest; one dimension or none: one row. */
 void mt_tensor_matrix(struct mt_tensor *t);

@@ -226,10 +226,18 @@ static void synth_close(void *self)
     free(s);
 }
 
+static void drop(void *self, struct mt_tensor *t)
+{
+    (void)self;
+    free((void *)t->bytes.data);
+    t->bytes.data = NULL;
+}
+
 static const struct mt_source source = {
     .has = has,
     .find = find,
     .make = make,
+    .drop = drop,
     .where = where,
     .close = synth_close,
 };

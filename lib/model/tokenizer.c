@@ -5,10 +5,12 @@
 #include "model/tokenizer.h"
 
 #include "model/file.h"
+#include "model/tokenizer_gguf.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int mt_tokenizer_new(struct mt_tokenizer **out, int size, size_t text_bytes)
@@ -122,14 +124,30 @@ const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t 
     return (const char *)t->text + t->tokens[id].at;
 }
 
+static int open_gguf(struct mt_tokenizer **out, const char *path, struct mt_err *e)
+{
+    struct mt_gguf *g;
+    int rc = mt_gguf_open(&g, path, e);
+
+    if (rc == 0)
+        rc = mt_tokenizer_open_gguf(out, g, NULL, 0, e);
+    mt_gguf_close(&g);
+    return rc;
+}
+
 int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err *e)
 {
+    struct stat st;
     char *json = mt_path_join(dir, "tokenizer.json"), *spm = NULL;
     int rc;
 
     *out = NULL;
     if (!json)
         return mt_err_set(e, -ENOMEM, "out of memory");
+    if (stat(dir, &st) == 0 && S_ISREG(st.st_mode)) {
+        free(json);
+        return open_gguf(out, dir, e);
+    }
     if (access(dir, F_OK) < 0)
         rc = mt_err_set(e, -errno, "%s: %s", dir, strerror(errno));
     else if (access(json, F_OK) == 0)

@@ -1,18 +1,27 @@
 /*
- * weights.c: named tensors whatever their source: the check of shapes, and the count of what was
- * handed out. Used while a model is opened, by one thread.
+ * weights.c: named tensors whatever their source: the check of shapes, the quantising of floats where
+ * that is asked for, and the count of what was handed out. Used while a model is opened, by one thread.
  */
 #include "model/file.h"
+#include "model/quantize.h"
 #include "model/source.h"
 
 #include <errno.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct small { /* a tensor that was quantised */
+    const struct mt_tensor *of;
+    struct mt_bytes bytes;
+};
 
 struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
+    enum mt_dtype quantize; /* F32: nothing is */
+    void *small;            /* struct small by its tensor (tsearch) */
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -30,10 +39,67 @@ int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *s
     return 0;
 }
 
+static int small_by_tensor(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const struct small *)a)->of;
+    uintptr_t y = (uintptr_t)((const struct small *)b)->of;
+
+    return (x > y) - (x < y);
+}
+
+static void small_free(void *p)
+{
+    free((void *)((struct small *)p)->bytes.data);
+    free(p);
+}
+
+/* Is this the table that logits are made with? A head of its own comes before the embeddings. */
+static bool is_head(const struct mt_weights *w, const char *name)
+{
+    static const char table[] = "model.embed_tokens.weight";
+    size_t n = strlen(name), before = n - (sizeof(table) - 1);
+    char head[200];
+
+    if (n < sizeof(table) - 1 || strcmp(name + before, table) != 0)
+        return false;
+    snprintf(head, sizeof(head), "%.*slm_head.weight", (int)before, name);
+    return !mt_weights_has(w, head);
+}
+
+/* t's bytes, or smaller ones. */
+static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, struct mt_bytes *out,
+                  struct mt_err *e)
+{
+    struct small key = {.of = t}, **found = tfind(&key, &w->small, small_by_tensor), *s;
+    char show[MT_SHOW_MAX];
+    enum mt_dtype type;
+
+    *out = found ? (*found)->bytes : t->bytes;
+    if (found || (type = mt_quantize_as(w->quantize, name, t, is_head(w, name))) == t->bytes.type)
+        return 0;
+    s = calloc(1, sizeof(*s));
+    if (!s || mt_quantize_bytes(type, &t->bytes, &s->bytes) < 0) {
+        free(s);
+        return mt_err_set(e, -ENOMEM, "%s: tensor '%s': no memory to quantise it",
+                          w->src->where(w->self), mt_show(show, name));
+    }
+    s->of = t;
+    if (!tsearch(s, &w->small, small_by_tensor)) {
+        small_free(s);
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    }
+    if (w->src->drop)
+        w->src->drop(w->self, t);
+    t->size = mt_dtype_row_bytes(type, s->bytes.cols) * s->bytes.rows;
+    *out = s->bytes;
+    return 0;
+}
+
 void mt_weights_close(struct mt_weights **w)
 {
     if (!*w)
         return;
+    tdestroy((*w)->small, small_free);
     (*w)->src->close((*w)->self);
     free(*w);
     *w = NULL;
@@ -60,9 +126,22 @@ const char *mt_shape_text(char out[MT_SHAPE_MAX], int n_dims, const int64_t *dim
     return out;
 }
 
+const char *mt_weights_where(const struct mt_weights *w)
+{
+    return w->src->where(w->self);
+}
+
 bool mt_weights_has(const struct mt_weights *w, const char *name)
 {
     return w->src->has(w->self, name);
+}
+
+int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                    struct mt_tensor **out, struct mt_err *e)
+{
+    int rc = w->src->make ? w->src->make(w->self, name, n_dims, dims, e) : 0;
+
+    return rc < 0 ? rc : w->src->find(w->self, name, out, e);
 }
 
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
@@ -76,9 +155,7 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     if (n_dims < 1 || n_dims > 4)
         return mt_err_set(e, -EINVAL, "tensor '%s': asked for with %d dimensions (expected 1..4)",
                           mt_show(show, name), n_dims);
-    if (w->src->make && (rc = w->src->make(w->self, name, n_dims, dims, e)) < 0)
-        return rc;
-    rc = w->src->find(w->self, name, &t, e);
+    rc = mt_weights_make(w, name, n_dims, dims, &t, e);
     if (rc == -ENOENT)
         return mt_err_set(e, rc, "%s: there is no tensor '%s'", w->src->where(w->self),
                           mt_show(show, name));
@@ -89,10 +166,12 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
                           w->src->where(w->self), mt_show(show, name),
                           mt_shape_text(have, t->n_dims, t->dims),
                           mt_shape_text(want, n_dims, dims));
+    *out = t->bytes;
+    if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
+        return rc;
     if (!t->given)
         w->bytes += t->size;
     t->given = true;
-    *out = t->bytes;
     return 0;
 }
 
@@ -108,6 +187,11 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
     memcpy(dims, t->dims, sizeof(t->dims));
     *out = t->bytes;
     return 0;
+}
+
+void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type)
+{
+    w->quantize = type;
 }
 
 int64_t mt_weights_bytes(const struct mt_weights *w)

@@ -20,6 +20,7 @@ struct feed_due {
 
 enum feed_state {
     FEED_CONNECTING, /* also: waits for its arrival or for room in the server's queue */
+    FEED_REFUSED,    /* waits until it offers itself again */
     FEED_OPENING,
     FEED_SENDING,
     FEED_ENDED, /* `end` is sent */
@@ -44,6 +45,9 @@ struct feed_session {
 
     struct feed_stream stream;
     double length_s;
+    int64_t asked_ns; /* when it first asked to be admitted, 0: not yet */
+    json_t *refusal;  /* what the server said last, while it is not admitted; or NULL */
+    int64_t retry_ns; /* when it offers itself again */
     int64_t opening_ns, opened_ns, ended_ns;
     int64_t start_ns;     /* of its sound; 0 while that has not begun */
     int64_t ready_ns;     /* when a pipe had last brought what was asked for */
@@ -87,6 +91,7 @@ struct feed_run {
     uv_poll_t timer;
     int timer_fd;
     int64_t timer_ns; /* what it is set to */
+    bool serving;     /* it is set when what is due now is done */
     uv_timer_t check;
     unsigned checks;
     uv_signal_t signals[2];
@@ -99,12 +104,18 @@ struct feed_run {
     struct feed_session *sessions;
     struct feed_session **heap; /* by wake_ns */
     size_t n_heap, cap_heap;
-    char in[64 << 10]; /* what was read last */
+    char in[64 << 10];  /* what was read last */
+    unsigned char *out; /* what is written */
+    size_t cap_out;
 };
 
 /* ---- feeder.c ---- */
 
 int64_t mt_feed_now(struct feed_run *r);
+/* Do what is due now: paced frames don't wait until all answers that came are read. */
+void mt_feed_serve_due(struct feed_run *r);
+/* Since the start, in seconds of the sound. */
+double mt_feed_run_s(struct feed_run *r);
 /* When the timer is to call mt_feed_session_wake. */
 void mt_feed_wake_at(struct feed_session *s, int64_t ns);
 /* The beat's next instant of this phase, not before ns; the first session to ask sets the beat. */
@@ -121,6 +132,11 @@ void mt_feed_session_gone(struct feed_session *s);
 
 int mt_feed_session_new(struct feed_run *r, int64_t index, double arrived_s);
 void mt_feed_session_wake(struct feed_session *s);
+/*
+ * The server refused it, saying so in msg: it offers itself again when the server asks it to, or is
+ * over.
+ */
+void mt_feed_session_refused(struct feed_session *s, json_t *msg);
 /* The server opened it: its sound begins. */
 void mt_feed_session_begin(struct feed_session *s);
 /* Says `end` now; what was prepared and is not due stays unsent. */

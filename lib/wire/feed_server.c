@@ -47,9 +47,9 @@ static void on_opened(struct feed_session *s, json_t *msg)
     s->opened_ns = mt_feed_now(r);
     r->t->opened++;
     json_object_set_new(msg, "feed", json_integer(s->index));
-    mt_json_set_real(msg, "open_ms", (double)(s->opened_ns - s->opening_ns) / 1e6);
+    mt_json_set_real(msg, "open_ms", (double)(s->opened_ns - s->asked_ns) / 1e6);
     mt_feed_note(r, MT_DEBUG, "session %s: number %" PRId64 ", open after %.1f ms", s->name,
-                 s->index, (double)(s->opened_ns - s->opening_ns) / 1e6);
+                 s->index, (double)(s->opened_ns - s->asked_ns) / 1e6);
     mt_feed_line(r, json_incref(msg));
     if (o->frame_ns > 0 && fabs(s->frame_s * 1e9 - (double)o->frame_ns) > 1000) {
         char text[120];
@@ -61,17 +61,6 @@ static void on_opened(struct feed_session *s, json_t *msg)
     }
     if (s->state == FEED_OPENING)
         mt_feed_session_begin(s);
-}
-
-static void on_refused(struct feed_session *s, json_t *msg)
-{
-    const char *reason = json_string_value(json_object_get(msg, "reason"));
-    json_t *retry = json_object_get(msg, "retry_s");
-
-    s->run->t->refused++;
-    mt_feed_record_own(s, 0, MT_REFUSED, reason ? reason : "no reason given",
-                       json_is_number(retry) ? json_number_value(retry) : NAN);
-    mt_feed_session_close(s, NULL);
 }
 
 static void on_closed(struct feed_session *s, json_t *msg)
@@ -181,7 +170,7 @@ int mt_feed_on_message(void *session, json_t *msg, int64_t payload)
     } else if (s->state == FEED_OPENING && !strcmp(type, "opened")) {
         on_opened(s, msg);
     } else if (s->state == FEED_OPENING && !strcmp(type, "refused")) {
-        on_refused(s, msg);
+        mt_feed_session_refused(s, msg);
     } else if (s->state != FEED_OPENING && !strcmp(type, "frame")) {
         mt_feed_record(s, msg);
     } else if (s->state != FEED_OPENING && !strcmp(type, "audio")) {
@@ -195,5 +184,5 @@ int mt_feed_on_message(void *session, json_t *msg, int64_t payload)
         mt_feed_session_close(s, why);
     }
     (void)payload;
-    return s->state == FEED_CLOSING;
+    return s->state == FEED_CLOSING || s->state == FEED_REFUSED;
 }

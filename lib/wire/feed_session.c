@@ -4,6 +4,7 @@
  * sending.
  */
 #include "wire/feed_run.h"
+#include "wire/internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +16,10 @@
 #include <unistd.h>
 
 #define RETRY_NS     (5 * MT_NS_PER_MS) /* the server's queue of connections is full: ask again */
-#define UNSENT_LIMIT (8u << 20)         /* bytes that a server may leave unread */
+#define END          "{\"type\":\"end\"}\n"
+#define RETRY_S      1.0 /* until a session offers itself again, if the server has no hint */
+#define RETRY_MIN_S  0.01
+#define UNSENT_LIMIT (8u << 20) /* bytes that a server may leave unread */
 
 struct feed_write {
     uv_write_t req;
@@ -38,13 +42,36 @@ static void handle_closed(struct feed_session *s)
     if (--s->handles > 0)
         return;
     mt_wire_parser_free(&s->parser);
+    json_decref(s->refusal);
     free(s->due);
     mt_feed_session_gone(s);
 }
 
+/* The pipe of a connection that is to be made, and what reads it. */
+static void pipe_init(struct feed_session *s)
+{
+    mt_wire_parser_init(&s->parser);
+    s->parser.ctx = s;
+    s->parser.on_message = mt_feed_on_message;
+    s->parser.on_payload = mt_feed_on_payload;
+    s->greeted = false;
+    uv_pipe_init(&s->run->loop, &s->pipe, 0);
+    s->pipe.data = s;
+    s->handles++;
+}
+
 static void pipe_closed(uv_handle_t *h)
 {
-    handle_closed(h->data);
+    struct feed_session *s = h->data;
+
+    if (s->state != FEED_REFUSED) {
+        handle_closed(s);
+        return;
+    }
+    s->handles--;
+    mt_wire_parser_free(&s->parser);
+    pipe_init(s);
+    mt_feed_wake_at(s, s->retry_ns);
 }
 
 static void source_closed(uv_handle_t *h)
@@ -100,21 +127,25 @@ static void source_wait(struct feed_session *s)
 
 /* ---- writing ---- */
 
+/* The server left; what it said before it did is still read, and the end of that closes it. */
+static void write_failed(struct feed_session *s)
+{
+    if (s->state != FEED_SENDING)
+        return;
+    s->stream.n = 0;
+    s->stream.ended = true;
+    mt_feed_wake_at(s, INT64_MAX);
+}
+
 static void written(uv_write_t *req, int status)
 {
     struct feed_write *w = req->data;
     struct feed_session *s = w->s;
 
     s->unsent_bytes -= w->n;
-    if (s->state == FEED_SENDING && status < 0) {
-        /*
-         * The server left; what it said before it did is still read, and the end of that closes the
-         * session.
-         */
-        s->stream.n = 0;
-        s->stream.ended = true;
-        mt_feed_wake_at(s, INT64_MAX);
-    } else if (!s->run->o->pace && status == 0) {
+    if (status < 0) {
+        write_failed(s);
+    } else if (!s->run->o->pace) {
         for (int64_t k = w->frame_from; k < w->frame_to; k++)
             if (k >= s->first && k - s->first < (int64_t)s->n_due)
                 s->due[k - s->first].due_ns = mt_feed_now(s->run);
@@ -124,61 +155,81 @@ static void written(uv_write_t *req, int status)
     free(w);
 }
 
-/* Takes w. */
-static void write_out(struct feed_session *s, struct feed_write *w)
+/* Bytes to write when the server has room; frames from..to are complete with them. */
+static void write_later(struct feed_session *s, const unsigned char *bytes, size_t n, int64_t from,
+                        int64_t to)
 {
-    uv_buf_t buf = uv_buf_init((char *)w->bytes, (unsigned)w->n);
-    int rc;
+    struct feed_write *w = malloc(sizeof(*w) + n);
+    uv_buf_t buf;
+    int rc = UV_ENOMEM;
 
-    w->s = s;
-    w->req.data = w;
-    s->unsent_bytes += w->n;
-    if (s->unsent_bytes > UNSENT_LIMIT && s->unsent_bytes > 2 * w->n) {
-        s->unsent_bytes -= w->n;
-        free(w);
-        mt_feed_session_close(s, "the server does not read");
-        return;
+    if (w) {
+        w->s = s;
+        w->n = n;
+        w->frame_from = from;
+        w->frame_to = to;
+        w->req.data = w;
+        memcpy(w->bytes, bytes, n);
+        buf = uv_buf_init((char *)w->bytes, (unsigned)n);
+        rc = uv_write(&w->req, (uv_stream_t *)&s->pipe, &buf, 1, written);
     }
-    rc = uv_write(&w->req, (uv_stream_t *)&s->pipe, &buf, 1, written);
     if (rc < 0) {
-        s->unsent_bytes -= w->n;
         free(w);
         mt_feed_session_close(s, uv_strerror(rc));
+        return;
     }
+    s->unsent_bytes += n;
 }
 
 /*
- * Room for audio bytes and the line of obj behind them; takes the reference. Writes the line at
- * `at`.
+ * Paced frames go straight to the kernel if it has room. Unpaced ones go through the loop, which
+ * says when the next may follow.
  */
-static struct feed_write *write_new(size_t audio)
+static void write_out(struct feed_session *s, unsigned char *bytes, size_t n, int64_t from,
+                      int64_t to)
 {
-    struct feed_write *w = calloc(1, sizeof(*w) + audio + 64);
+    uv_buf_t buf = uv_buf_init((char *)bytes, (unsigned)n);
+    int rc = UV_EAGAIN;
 
-    if (w)
-        w->frame_from = w->frame_to = -1;
-    return w;
+    if (s->unsent_bytes + n > UNSENT_LIMIT && s->unsent_bytes > n) {
+        mt_feed_session_close(s, "the server does not read");
+        return;
+    }
+    if (s->run->o->pace && s->unsent_bytes == 0)
+        rc = uv_try_write((uv_stream_t *)&s->pipe, &buf, 1);
+    if (rc < 0 && rc != UV_EAGAIN) {
+        write_failed(s);
+        return;
+    }
+    rc = rc < 0 ? 0 : rc;
+    if ((size_t)rc < n)
+        write_later(s, bytes + rc, n - (size_t)rc, from, to);
 }
 
-static bool send_object(struct feed_session *s, json_t *obj)
+static void send_object(struct feed_session *s, json_t *obj)
 {
-    char *text = obj ? json_dumps(obj, JSON_COMPACT) : NULL;
-    size_t n = text ? strlen(text) : 0;
-    struct feed_write *w = text ? write_new(n + 1) : NULL;
+    size_t n = 0;
+    char *line = mt_wire_line(obj, &n);
 
-    if (w) {
-        memcpy(w->bytes, text, n);
-        w->bytes[n] = '\n';
-        w->n = n + 1;
-    }
-    free(text);
-    json_decref(obj);
-    if (!w) {
+    if (line)
+        write_out(s, (unsigned char *)line, n, -1, -1);
+    else
         mt_feed_session_close(s, "out of memory");
-        return false;
-    }
-    write_out(s, w);
-    return s->state != FEED_CLOSING;
+    free(line);
+}
+
+/* Room for what is written next, or NULL. */
+static unsigned char *out_room(struct feed_run *r, size_t n)
+{
+    unsigned char *bigger;
+
+    if (n <= r->cap_out)
+        return r->out;
+    if (!(bigger = realloc(r->out, n)))
+        return NULL;
+    r->out = bigger;
+    r->cap_out = n;
+    return r->out;
 }
 
 /* ---- connecting ---- */
@@ -202,13 +253,7 @@ int mt_feed_session_new(struct feed_run *r, int64_t index, double arrived_s)
         free(s);
         return rc;
     }
-    mt_wire_parser_init(&s->parser);
-    s->parser.ctx = s;
-    s->parser.on_message = mt_feed_on_message;
-    s->parser.on_payload = mt_feed_on_payload;
-    uv_pipe_init(&r->loop, &s->pipe, 0);
-    s->pipe.data = s;
-    s->handles = 1;
+    pipe_init(s);
     s->next = r->sessions;
     if (s->next)
         s->next->prev = s;
@@ -233,7 +278,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     struct mt_err e = {0};
     int rc;
 
-    if (s->state == FEED_CLOSING || n == 0)
+    if (s->state == FEED_CLOSING || s->state == FEED_REFUSED || n == 0)
         return;
     if (n == UV_EOF || n == UV_ECONNRESET) {
         mt_feed_session_close(s, "the server closed the connection before the call was over");
@@ -250,6 +295,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         snprintf(why, sizeof(why), "the server's line is broken: %s", e.text);
         mt_feed_session_close(s, why);
     }
+    if (s->run->o->pace)
+        mt_feed_serve_due(s->run);
 }
 
 /* A connected descriptor or a negative errno. A Unix socket answers at once. */
@@ -275,7 +322,6 @@ static void session_connect(struct feed_session *s)
 {
     struct feed_run *r = s->run;
     int fd = connect_to(r->o->socket);
-    json_t *open;
     int rc;
 
     if (fd == -EAGAIN || fd == -EINTR) {
@@ -286,10 +332,14 @@ static void session_connect(struct feed_session *s)
     if (rc < 0) {
         char why[300];
 
-        snprintf(why, sizeof(why), "%s: %s: %s", r->o->socket,
-                 rc == -ENOENT || rc == -ECONNREFUSED ? "no server listens there"
-                                                      : "cannot connect",
-                 strerror(-rc));
+        if (rc == -EMFILE)
+            snprintf(why, sizeof(why),
+                     "the limit on open files (ulimit -n) allows no more sessions");
+        else
+            snprintf(why, sizeof(why), "%s: %s: %s", r->o->socket,
+                     rc == -ENOENT || rc == -ECONNREFUSED ? "no server listens there"
+                                                          : "cannot connect",
+                     strerror(-rc));
         if (fd >= 0)
             close(fd);
         if (!r->connected)
@@ -301,12 +351,38 @@ static void session_connect(struct feed_session *s)
     r->connected = true;
     s->state = FEED_OPENING;
     s->opening_ns = mt_feed_now(r);
+    if (!s->asked_ns)
+        s->asked_ns = s->opening_ns;
     uv_read_start((uv_stream_t *)&s->pipe, buffer, on_read);
-    if (!(open = mt_feed_open_json(r->o, s->index))) {
-        mt_feed_session_close(s, "out of memory");
+    send_object(s, mt_feed_open_json(r->o, s->index));
+}
+
+void mt_feed_session_refused(struct feed_session *s, json_t *msg)
+{
+    struct feed_run *r = s->run;
+    json_t *hint = json_object_get(msg, "retry_s");
+    double wait_s = json_is_number(hint) ? fmax(RETRY_MIN_S, json_number_value(hint)) : RETRY_S;
+
+    json_decref(s->refusal);
+    s->refusal = json_incref(msg);
+    s->retry_ns = mt_feed_now(r) + (int64_t)fmin(wait_s * 1e9, 0x1p60);
+    if (!r->o->retry || r->grace_ns ||
+        (r->o->seconds > 0 && mt_feed_run_s(r) + wait_s * r->o->speed >= r->o->seconds)) {
+        mt_feed_session_close(s, NULL);
         return;
     }
-    send_object(s, open);
+    s->state = FEED_REFUSED;
+    r->t->waiting++;
+    r->t->retries++;
+    uv_close((uv_handle_t *)&s->pipe, pipe_closed);
+}
+
+/* Its connection is a new one; it asks once more. */
+static void offer_again(struct feed_session *s)
+{
+    s->run->t->waiting--;
+    s->state = FEED_CONNECTING;
+    session_connect(s);
 }
 
 /* ---- sending ---- */
@@ -407,16 +483,16 @@ static void send_held(struct feed_session *s)
 {
     struct feed_run *r = s->run;
     struct feed_stream *st = &s->stream;
-    struct feed_write *w = write_new(mt_feed_stream_room(st));
-    int64_t now = mt_feed_now(r);
+    unsigned char *out = out_room(r, mt_feed_stream_room(st) + sizeof(END));
+    int64_t now = mt_feed_now(r), from = s->piece;
+    size_t n;
     int rc = 0;
 
-    if (!w) {
+    if (!out) {
         mt_feed_session_close(s, "out of memory");
         return;
     }
-    w->n = mt_feed_stream_take(st, w->bytes);
-    w->frame_from = s->piece;
+    n = mt_feed_stream_take(st, out);
     while (rc == 0 && frame_end(s, s->piece) <= st->sent) {
         int64_t due = due_to_record(s, frame_end(s, s->piece), now);
         if (r->o->pace && !s->interrupted)
@@ -434,13 +510,13 @@ static void send_held(struct feed_session *s)
             rc = mt_feed_record_sent(s, due_to_record(s, st->sent, now));
             s->piece++;
         }
-        w->n += (size_t)sprintf((char *)w->bytes + w->n, "{\"type\":\"end\"}\n");
+        memcpy(out + n, END, sizeof(END) - 1);
+        n += sizeof(END) - 1;
         s->state = FEED_ENDED;
         s->ended_ns = now;
         mt_feed_wake_at(s, INT64_MAX);
     }
-    w->frame_to = s->piece;
-    write_out(s, w);
+    write_out(s, out, n, from, s->piece);
     if (rc < 0)
         mt_feed_session_close(s, "too many frames without an answer");
 }
@@ -451,6 +527,11 @@ void mt_feed_session_begin(struct feed_session *s)
     int64_t began;
 
     s->state = FEED_SENDING;
+    if (s->refusal) /* it waited: what is left of the run is shorter by that */
+        mt_feed_stream_limit(&s->stream, mt_feed_length_s(r->o, s->index, mt_feed_run_s(r)),
+                             r->o->open.rate_hz);
+    json_decref(s->refusal);
+    s->refusal = NULL;
     talk(s);
     prepare(s);
     if (r->o->pace && mt_tape_wait_fd(s->stream.tape) >= 0) {
@@ -491,6 +572,8 @@ void mt_feed_session_wake(struct feed_session *s)
 {
     if (s->state == FEED_CONNECTING)
         session_connect(s);
+    else if (s->state == FEED_REFUSED)
+        offer_again(s);
     else if (s->state == FEED_SENDING && !s->start_ns)
         mt_feed_session_begin(s);
     else if (s->state == FEED_SENDING)
@@ -499,9 +582,14 @@ void mt_feed_session_wake(struct feed_session *s)
 
 /* ---- the end ---- */
 
+static bool unopened(const struct feed_session *s)
+{
+    return s->state == FEED_CONNECTING || s->state == FEED_REFUSED || s->state == FEED_OPENING;
+}
+
 void mt_feed_session_finish(struct feed_session *s)
 {
-    if (s->state == FEED_CONNECTING || s->state == FEED_OPENING) {
+    if (unopened(s)) {
         mt_feed_session_close(s, NULL);
     } else if (s->state == FEED_SENDING) {
         s->stream.n = 0;
@@ -511,19 +599,32 @@ void mt_feed_session_finish(struct feed_session *s)
     }
 }
 
+static void record_refusal(struct feed_session *s)
+{
+    const char *reason = json_string_value(json_object_get(s->refusal, "reason"));
+    json_t *retry = json_object_get(s->refusal, "retry_s");
+
+    s->run->t->refused++;
+    mt_feed_record_own(s, 0, MT_REFUSED, reason ? reason : "no reason given",
+                       json_is_number(retry) ? json_number_value(retry) : NAN);
+}
+
 void mt_feed_session_close(struct feed_session *s, const char *why)
 {
-    bool unopened = s->state == FEED_CONNECTING || s->state == FEED_OPENING;
+    bool never = unopened(s);
 
     if (s->state == FEED_CLOSING)
         return;
+    s->run->t->waiting -= s->state == FEED_REFUSED;
     s->state =
         FEED_CLOSING; /* first: a line that can't be written closes all sessions, this one too */
     if (why) {
         s->run->t->broken++;
         mt_feed_note(s->run, MT_ERROR, "session %s: %s", s->name, why);
-        if (unopened)
+        if (never)
             mt_feed_record_own(s, 0, MT_FAILED, why, NAN);
+    } else if (never && s->refusal) {
+        record_refusal(s);
     }
     mt_feed_record_rest(s);
     mt_feed_wake_at(s, INT64_MAX);
@@ -533,7 +634,8 @@ void mt_feed_session_close(struct feed_session *s, const char *why)
     }
     mt_feed_stream_close(&s->stream);
     source_close(s);
-    uv_close((uv_handle_t *)&s->pipe, pipe_closed);
+    if (!uv_is_closing((uv_handle_t *)&s->pipe)) /* it is between two offers */
+        uv_close((uv_handle_t *)&s->pipe, pipe_closed);
 }
 
 bool mt_feed_session_owed(const struct feed_session *s, int64_t *since_ns)

@@ -14,16 +14,22 @@
  * much.
  */
 enum { MESSAGE_SAMPLES = 256 << 10, MESSAGE_LINE = 64 };
+enum { READ_SAMPLES = 4096 };
 
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
                         double length_s, int rate_hz)
 {
-    double samples = rint(length_s * rate_hz);
-
     memset(s, 0, sizeof(*s));
     s->format = mt_reel_pcm(r);
-    s->budget = samples < 0x1p62 ? (int64_t)samples : INT64_MAX;
+    mt_feed_stream_limit(s, length_s, rate_hz);
     return mt_tape_open(&s->tape, r, first, loop);
+}
+
+void mt_feed_stream_limit(struct feed_stream *s, double length_s, int rate_hz)
+{
+    double samples = rint(length_s * rate_hz);
+
+    s->budget = samples < 0x1p62 ? (int64_t)samples : INT64_MAX;
 }
 
 void mt_feed_stream_close(struct feed_stream *s)
@@ -35,12 +41,60 @@ void mt_feed_stream_close(struct feed_stream *s)
     s->ended = true;
 }
 
+static size_t sample_bytes(const struct feed_stream *s)
+{
+    return s->format == MT_PCM_F32LE ? 4 : 2;
+}
+
+/* Little-endian whatever the machine; plain loops, which compilers vectorise. */
+static void put_f32(unsigned char *restrict out, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+
+        memcpy(&bits, &x[i], sizeof(bits));
+        for (int b = 0; b < 4; b++)
+            out[4 * i + b] = (unsigned char)(bits >> 8 * b);
+    }
+}
+
+static void put_s16(unsigned char *restrict out, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] * 32768.0F;
+        int k;
+
+        v = v > -32768.0F ? v : -32768.0F;
+        v = v < 32767.0F ? v : 32767.0F;
+        k = (int)lrintf(v);
+        out[2 * i] = (unsigned char)k;
+        out[2 * i + 1] = (unsigned char)(k >> 8);
+    }
+}
+
+/* More samples from the tape, as many as it gives at once; what mt_tape_read returns. */
+static int64_t read_some(struct feed_stream *s, int64_t n, struct mt_err *e)
+{
+    float x[READ_SAMPLES];
+    int64_t got = mt_tape_read(s->tape, x, n < READ_SAMPLES ? n : READ_SAMPLES, e);
+    unsigned char *out = s->hold + (size_t)s->n * sample_bytes(s);
+
+    if (got <= 0)
+        return got;
+    if (s->format == MT_PCM_F32LE)
+        put_f32(out, x, got);
+    else
+        put_s16(out, x, got);
+    s->n += got;
+    return got;
+}
+
 int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
 {
     int64_t want = (upto < s->budget ? upto : s->budget) - s->sent;
 
     if (want > s->cap) {
-        float *bigger = realloc(s->hold, mt_mul((size_t)want, sizeof(*bigger)));
+        unsigned char *bigger = realloc(s->hold, mt_mul((size_t)want, sample_bytes(s)));
 
         if (!bigger) {
             s->ended = true;
@@ -50,7 +104,7 @@ int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
         s->cap = want;
     }
     while (!s->ended && s->n < want) {
-        int64_t got = mt_tape_read(s->tape, s->hold + s->n, want - s->n, e);
+        int64_t got = read_some(s, want - s->n, e);
 
         if (got == -EAGAIN)
             return 0;
@@ -58,16 +112,10 @@ int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
             s->ended = true;
         if (got < 0)
             return (int)got;
-        s->n += got;
     }
     if (s->sent + s->n == s->budget)
         s->ended = true;
     return 1;
-}
-
-static size_t sample_bytes(const struct feed_stream *s)
-{
-    return s->format == MT_PCM_F32LE ? 4 : 2;
 }
 
 size_t mt_feed_stream_room(const struct feed_stream *s)
@@ -75,27 +123,9 @@ size_t mt_feed_stream_room(const struct feed_stream *s)
     return (size_t)s->n * sample_bytes(s) + (size_t)(s->n / MESSAGE_SAMPLES + 1) * MESSAGE_LINE;
 }
 
-static unsigned char *put_samples(unsigned char *out, enum mt_pcm format, const float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (format == MT_PCM_F32LE) {
-            uint32_t bits;
-
-            memcpy(&bits, &x[i], sizeof(bits));
-            for (int b = 0; b < 4; b++)
-                *out++ = (unsigned char)(bits >> 8 * b);
-        } else {
-            long v = lrintf(fminf(fmaxf(x[i] * 32768.0F, -32768.0F), 32767.0F));
-
-            *out++ = (unsigned char)(v & 0xff);
-            *out++ = (unsigned char)(v >> 8 & 0xff);
-        }
-    }
-    return out;
-}
-
 size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out)
 {
+    const size_t size = sample_bytes(s);
     unsigned char *p = out;
     int64_t at = 0;
 
@@ -103,8 +133,9 @@ size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out)
         int64_t m = s->n - at < MESSAGE_SAMPLES ? s->n - at : MESSAGE_SAMPLES;
 
         p += snprintf((char *)p, MESSAGE_LINE, "{\"type\":\"audio\",\"bytes\":%lld}\n",
-                      (long long)m * (long long)sample_bytes(s));
-        p = put_samples(p, s->format, s->hold + at, m);
+                      (long long)m * (long long)size);
+        memcpy(p, s->hold + (size_t)at * size, (size_t)m * size);
+        p += (size_t)m * size;
         at += m;
     }
     s->sent += s->n;

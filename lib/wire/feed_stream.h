@@ -10,15 +10,17 @@
 struct feed_stream {
     struct mt_tape *tape;
     enum mt_pcm format;
-    int64_t budget; /* samples to send at most */
-    int64_t sent;   /* samples given out in messages */
-    float *hold;    /* samples read and not sent */
-    int64_t n, cap;
-    bool ended; /* nothing follows what is held */
+    int64_t budget;      /* samples to send at most */
+    int64_t sent;        /* samples given out in messages */
+    unsigned char *hold; /* samples read and not sent, as the wire has them */
+    int64_t n, cap;      /* samples */
+    bool ended;          /* nothing follows what is held */
 };
 
 int mt_feed_stream_open(struct feed_stream *s, struct mt_reel *r, int64_t first, bool loop,
                         double length_s, int rate_hz);
+/* Send no more than so much sound in all. */
+void mt_feed_stream_limit(struct feed_stream *s, double length_s, int rate_hz);
 void mt_feed_stream_close(struct feed_stream *s);
 /*
  * Hold everything up to sample `upto` of the session. 1 when it is there or the sound has ended

@@ -17,12 +17,18 @@
 
 #define CHECK_MS 250               /* how often it looks for a server that went silent */
 #define GRACE_NS (5 * MT_NS_PER_S) /* for the last answers after an interrupt */
+#define ARRIVALS 8                 /* at once; between them come frames that are due, and answers */
 #define LOCK_NS                                                                                    \
     (50 * MT_NS_PER_MS) /* for all sessions that start together to be open before the first beat */
 
 int64_t mt_feed_now(struct feed_run *r)
 {
     return r->clock.now_ns(&r->clock);
+}
+
+double mt_feed_run_s(struct feed_run *r)
+{
+    return (double)(mt_feed_now(r) - r->start_ns) / 1e9 * r->o->speed;
 }
 
 /* ---- output ---- */
@@ -59,18 +65,24 @@ static void heap_set(struct feed_run *r, size_t at, struct feed_session *s)
     s->heap_at = at;
 }
 
+/* Those of one instant go in order of their numbers, in every run the same. */
+static bool before(const struct feed_session *a, const struct feed_session *b)
+{
+    return a->wake_ns != b->wake_ns ? a->wake_ns < b->wake_ns : a->index < b->index;
+}
+
 static void heap_place(struct feed_run *r, size_t at, struct feed_session *s)
 {
-    while (at > 1 && r->heap[at / 2]->wake_ns > s->wake_ns) {
+    while (at > 1 && before(s, r->heap[at / 2])) {
         heap_set(r, at, r->heap[at / 2]);
         at /= 2;
     }
     for (;;) {
         size_t child = 2 * at;
 
-        if (child < r->n_heap && r->heap[child + 1]->wake_ns < r->heap[child]->wake_ns)
+        if (child < r->n_heap && before(r->heap[child + 1], r->heap[child]))
             child++;
-        if (child > r->n_heap || r->heap[child]->wake_ns >= s->wake_ns)
+        if (child > r->n_heap || before(s, r->heap[child]))
             break;
         heap_set(r, at, r->heap[child]);
         at = child;
@@ -78,16 +90,22 @@ static void heap_place(struct feed_run *r, size_t at, struct feed_session *s)
     heap_set(r, at, s);
 }
 
+/* When the next session arrives, on the clock. */
+static int64_t arrival_ns(const struct feed_run *r)
+{
+    return r->next_index < r->o->sessions ? r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed)
+                                          : INT64_MAX;
+}
+
 static void set_timer(struct feed_run *r)
 {
     int64_t at = r->n_heap ? r->heap[1]->wake_ns : INT64_MAX;
     struct itimerspec it = {0};
 
-    if (r->next_index < r->o->sessions) {
-        int64_t arrival = r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed);
-
-        at = arrival < at ? arrival : at;
-    }
+    if (r->serving)
+        return;
+    int64_t arrival = arrival_ns(r);
+    at = arrival < at ? arrival : at;
     if (at == r->timer_ns)
         return;
     r->timer_ns = at;
@@ -163,8 +181,7 @@ static void plan_arrival(struct feed_run *r)
 
 static void arrive(struct feed_run *r)
 {
-    while (r->next_index < r->o->sessions &&
-           r->start_ns + mt_feed_ns(r->arrival_s, 1, r->o->speed) <= mt_feed_now(r)) {
+    for (int n = 0; n < ARRIVALS && arrival_ns(r) <= mt_feed_now(r); n++) {
         int rc = heap_room(r) ? mt_feed_session_new(r, r->next_index, r->arrival_s) : -ENOMEM;
 
         if (rc < 0) {
@@ -260,15 +277,15 @@ static void on_check(uv_timer_t *h)
         return;
     }
     snprintf(why, sizeof(why), "no word from the server for %g s", (double)r->o->wait_ns / 1e9);
-    for (struct feed_session *s = r->sessions; s && r->o->wait_ns > 0; s = s->next) {
-        int64_t since;
+    /* Nobody has waited for longer than the server has been silent. */
+    if (r->o->wait_ns > 0 && now - r->heard_ns > r->o->wait_ns)
+        for (struct feed_session *s = r->sessions; s; s = s->next) {
+            int64_t since;
 
-        if (s->state == FEED_CLOSING || !mt_feed_session_owed(s, &since))
-            continue;
-        since = since > r->heard_ns ? since : r->heard_ns;
-        if (now - since > r->o->wait_ns)
-            mt_feed_session_close(s, why);
-    }
+            if (s->state != FEED_CLOSING && mt_feed_session_owed(s, &since) &&
+                now - since > r->o->wait_ns)
+                mt_feed_session_close(s, why);
+        }
     if (r->o->progress && ++r->checks % (1000 / CHECK_MS) == 0)
         r->o->progress(r->o->ctx, (double)(now - r->start_ns) / 1e9);
 }
@@ -283,13 +300,21 @@ static void on_timer(uv_poll_t *h, int status, int events)
     if (read(r->timer_fd, &count, sizeof(count)) < 0)
         return; /* set anew meanwhile */
     r->timer_ns = 0;
+    mt_feed_serve_due(r);
+    arrive(r);
+    set_timer(r);
+}
+
+void mt_feed_serve_due(struct feed_run *r)
+{
+    r->serving = true;
     while (r->n_heap && r->heap[1]->wake_ns <= mt_feed_now(r)) {
         struct feed_session *s = r->heap[1];
 
         mt_feed_wake_at(s, INT64_MAX);
         mt_feed_session_wake(s);
     }
-    arrive(r);
+    r->serving = false;
     set_timer(r);
 }
 
@@ -364,6 +389,7 @@ int mt_feed_socket(struct mt_reel *reel, const struct mt_feed_opts *o, struct mt
     if (r->timer_fd >= 0)
         close(r->timer_fd);
     free(r->heap);
+    free(r->out);
     free(r);
     return rc;
 }

@@ -29,6 +29,7 @@ struct mt_feed_opts {
     enum mt_feed_duration duration;
     double duration_s; /* fixed, or the mean */
     enum mt_feed_phase phase;
+    bool retry;             /* a session that is refused offers itself again */
     double talk_s, pause_s; /* means: callers talk and pause by turns; 0: they never pause */
     uint64_t seed;
     const char *play_dir; /* NULL: what the model speaks is skipped */
@@ -58,6 +59,8 @@ double mt_feed_pause_s(const struct mt_feed_opts *o, int64_t i, int64_t k);
 
 struct mt_feed_totals {
     int64_t arrived, active, opened, refused;
+    int64_t waiting;    /* of the active: refused, and about to try again */
+    int64_t retries;    /* offers that were refused and made again */
     int64_t cut;        /* sessions that the server closed before their end, saying so */
     int64_t broken;     /* connections that failed, or ended without a word */
     int64_t frames[6];  /* records by status; the error records of the feeder are among them */

@@ -40,17 +40,42 @@ static size_t sample_size(const struct mt_intake *it)
     return it->format == MT_PCM_F32LE ? 4 : 2;
 }
 
-/* One sample's bytes, little-endian whatever the machine. */
-static float decode(enum mt_pcm format, const unsigned char *b)
+/* Samples' bytes are little-endian whatever the machine; plain loops, which compilers vectorise. */
+static void decode_s16(float *restrict out, const unsigned char *restrict b, int64_t n)
 {
-    uint32_t bits;
-    float f;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)(int16_t)(uint16_t)(b[2 * i] | b[2 * i + 1] << 8) / 32768.0f;
+}
 
-    if (format == MT_PCM_S16LE)
-        return (float)(int16_t)(uint16_t)(b[0] | b[1] << 8) / 32768.0f;
-    bits = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-    memcpy(&f, &bits, sizeof(f));
-    return f;
+/* Returns the first sample that is no sound, n without. */
+static int64_t decode_f32(float *restrict out, const unsigned char *restrict b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++, b += 4) {
+        uint32_t bits =
+            (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+
+        memcpy(&out[i], &bits, sizeof(bits));
+        if (!(fabsf(out[i]) <= LOUDEST))
+            return i;
+    }
+    return n;
+}
+
+/* n whole samples behind those in `in`. */
+static int decode(struct mt_intake *it, const unsigned char *b, int64_t at, int64_t n,
+                  struct mt_err *e)
+{
+    float *out = it->in + at;
+    int64_t good = n;
+
+    if (it->format == MT_PCM_S16LE)
+        decode_s16(out, b, n);
+    else
+        good = decode_f32(out, b, n);
+    if (good == n)
+        return 0;
+    return mt_err_set(e, -EINVAL, "audio: sample %" PRId64 " is %g, expected -1..1",
+                      it->heard + at + good, (double)out[good]);
 }
 
 int mt_intake_bytes(struct mt_intake *it, const unsigned char *bytes, size_t n, size_t *used,
@@ -58,26 +83,28 @@ int mt_intake_bytes(struct mt_intake *it, const unsigned char *bytes, size_t n, 
 {
     size_t size = sample_size(it), i = 0;
     int64_t count = 0;
+    int rc = 0;
 
-    while (count < MT_INTAKE_SAMPLES && i < n) {
-        const unsigned char *at = bytes + i;
-        float f;
+    while (rc == 0 && count < MT_INTAKE_SAMPLES && i < n) {
+        int64_t whole = (int64_t)((n - i) / size), room = MT_INTAKE_SAMPLES - count;
+        const unsigned char *from = bytes + i;
 
-        if (it->n_odd > 0 || n - i < size) {
+        if (it->n_odd > 0 || whole == 0) {
             it->odd[it->n_odd++] = bytes[i++];
             if (it->n_odd < size)
                 continue;
             it->n_odd = 0;
-            at = it->odd;
+            from = it->odd;
+            whole = 1;
         } else {
-            i += size;
+            whole = whole < room ? whole : room;
+            i += (size_t)whole * size;
         }
-        f = decode(it->format, at);
-        if (!(fabsf(f) <= LOUDEST))
-            return mt_err_set(e, -EINVAL, "audio: sample %" PRId64 " is %g, expected -1..1",
-                              it->heard + count, (double)f);
-        it->in[count++] = f;
+        rc = decode(it, from, count, whole, e);
+        count += whole;
     }
+    if (rc < 0)
+        return rc;
     *used = i;
     it->heard += count;
     it->out = it->in;

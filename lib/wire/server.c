@@ -123,8 +123,9 @@ static void on_signal(uv_signal_t *sig, int signum)
  * As many connections as the engine may have sessions, some to control it, and as descriptors
  * allow.
  */
-static int connection_limit(int max_sessions)
+static int connection_limit(struct mt_server *s)
 {
+    int max_sessions = mt_engine_options(s->worker.eng)->max_sessions;
     rlim_t want = (rlim_t)max_sessions + MT_CONTROL_CONNS + OTHER_FDS;
     struct rlimit r;
 
@@ -134,6 +135,11 @@ static int connection_limit(int max_sessions)
         if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want)
             want = r.rlim_cur;
     }
+    if (want < (rlim_t)max_sessions + OTHER_FDS)
+        mt_server_note(s, MT_WARN,
+                       "the limit on open files (ulimit -n) of %llu is too low for "
+                       "--max-sessions %d",
+                       (unsigned long long)want, max_sessions);
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
 }
 
@@ -210,7 +216,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     json_object_seed(0); /* before there are two threads that make objects */
     hup = signal(SIGHUP, SIG_IGN);
     pipe = signal(SIGPIPE, SIG_IGN);
-    s->slots = connection_limit(mt_engine_options(eng)->max_sessions);
+    s->slots = connection_limit(s);
     s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
     if (!rc && (rc = mt_listen(&s->listener, o->path, e)) == 0) {

@@ -26,7 +26,9 @@ struct mt_call {
     bool mute;   /* its connection has had its last line */
     size_t credit;
     struct mt_mail *head, *tail; /* audio and end, not yet in the engine */
-    int64_t t_ns;                /* arrival of what intake.out holds */
+    struct mt_call *prev, *next; /* among the busy ones */
+    bool busy;
+    int64_t t_ns; /* arrival of what intake.out holds */
     struct mt_intake intake;
 };
 
@@ -61,8 +63,87 @@ static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
     post_bytes(w, line, n, head);
 }
 
+/* ---- which calls: of thousands a round looks at the few that have something to do ---- */
+
+/* It has audio to move, credit to give back, or is to be freed. */
+static void busy(struct mt_worker *w, struct mt_call *c)
+{
+    if (c->busy)
+        return;
+    c->busy = true;
+    c->next = NULL;
+    c->prev = w->busy_last;
+    if (c->prev)
+        c->prev->next = c;
+    else
+        w->busy = c;
+    w->busy_last = c;
+}
+
+static void idle(struct mt_worker *w, struct mt_call *c)
+{
+    if (!c->busy)
+        return;
+    c->busy = false;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        w->busy = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    else
+        w->busy_last = c->prev;
+}
+
+/* The first with this session or a later one; sessions are numbered as they come. */
+static int place_of(const struct mt_worker *w, int64_t session)
+{
+    int lo = 0, hi = w->n_calls;
+
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+
+        if (w->by_session[mid]->session < session)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static struct mt_call *call_by_session(const struct mt_worker *w, int64_t session)
+{
+    int i = place_of(w, session);
+
+    return i < w->n_calls && w->by_session[i]->session == session ? w->by_session[i] : NULL;
+}
+
+static void call_opened(struct mt_worker *w, struct mt_call *c)
+{
+    int i = place_of(w, c->session);
+
+    w->calls[c->slot] = c;
+    memmove(w->by_session + i + 1, w->by_session + i,
+            (size_t)(w->n_calls++ - i) * sizeof(struct mt_call *));
+    w->by_session[i] = c;
+}
+
+/* The engine has let go of its session. */
+static void call_closed(struct mt_worker *w, struct mt_call *c)
+{
+    int i = place_of(w, c->session);
+
+    if (c->closed)
+        return;
+    c->closed = true;
+    busy(w, c);
+    memmove(w->by_session + i, w->by_session + i + 1,
+            (size_t)(--w->n_calls - i) * sizeof(struct mt_call *));
+}
+
 static void call_free(struct mt_worker *w, struct mt_call *c)
 {
+    idle(w, c);
     w->calls[c->slot] = NULL;
     mt_mail_free_all(c->head);
     mt_intake_close(&c->intake);
@@ -74,14 +155,6 @@ static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
     struct mt_call *c = w->calls[m->slot];
 
     return c && c->conn == m->conn && !c->closed ? c : NULL;
-}
-
-static struct mt_call *call_by_session(struct mt_worker *w, int64_t session)
-{
-    for (int i = 0; i < w->slots; i++)
-        if (w->calls[i] && !w->calls[i]->closed && w->calls[i]->session == session)
-            return w->calls[i];
-    return NULL;
 }
 
 /* ---- events ---- */
@@ -115,7 +188,7 @@ static void on_closed(void *ctx, int64_t session, const char *reason, int64_t fr
 
     if (!c)
         return;
-    c->closed = true;
+    call_closed(w, c);
     if (!c->mute)
         post_line(w, mt_wire_closed_json(session, reason, frames),
                   (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
@@ -129,7 +202,7 @@ static void fail(struct mt_worker *w, struct mt_call *c, const char *text)
               (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
     c->mute = true;
     mt_engine_close(w->eng, c->session, "error");
-    c->closed = true;
+    call_closed(w, c);
 }
 
 static void handle_open(struct mt_worker *w, const struct mt_mail *m)
@@ -157,7 +230,7 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
         c->conn = m->conn;
         c->tokens = o->tokens;
         c->speech = !o->mute;
-        w->calls[c->slot] = c;
+        call_opened(w, c);
         post_line(
             w, mt_wire_opened_json(w->eng, w->model, o, c->session, mt_intake_lag(&c->intake)), to);
         return;
@@ -209,6 +282,7 @@ static bool keep(struct mt_worker *w, struct mt_mail *m)
     else
         c->head = m;
     c->tail = m;
+    busy(w, c);
     return true;
 }
 
@@ -230,7 +304,7 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
         if (c) {
             c->mute = true;
             mt_engine_close(w->eng, c->session, m->reason);
-            c->closed = true;
+            call_closed(w, c);
         }
         break;
     case MT_MAIL_SHUTDOWN:
@@ -311,28 +385,32 @@ static bool pump(struct mt_worker *w, struct mt_call *c)
     return moved;
 }
 
+static void give_credit(struct mt_worker *w, struct mt_call *c)
+{
+    struct mt_mail *m = c->credit > 0 ? mt_mail_new(MT_MAIL_CREDIT, c->slot, c->conn, 0) : NULL;
+
+    if (!m)
+        return; /* nothing to give, or later */
+    m->charge = c->credit;
+    c->credit = 0;
+    post(w, m);
+}
+
 static bool pump_all(struct mt_worker *w)
 {
     bool moved = false;
 
-    for (int i = 0; i < w->slots; i++) {
-        struct mt_call *c = w->calls[i];
-
-        if (!c)
-            continue;
+    for (struct mt_call *c = w->busy, *next; c; c = next) {
         if (!c->closed)
             moved |= pump(w, c);
+        next = c->next;
         if (c->closed) {
             call_free(w, c);
-        } else if (c->credit > 0) {
-            struct mt_mail *m = mt_mail_new(MT_MAIL_CREDIT, c->slot, c->conn, 0);
-
-            if (!m)
-                continue; /* later */
-            m->charge = c->credit;
-            c->credit = 0;
-            post(w, m);
+            continue;
         }
+        give_credit(w, c);
+        if (!c->head && c->intake.n_out == 0 && c->credit == 0)
+            idle(w, c);
     }
     return moved;
 }
@@ -429,8 +507,9 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
 
     w->slots = slots;
     w->calls = mt_alloc((size_t)slots, sizeof(struct mt_call *));
+    w->by_session = mt_alloc((size_t)slots, sizeof(struct mt_call *));
     w->done = mt_mail_new(MT_MAIL_DONE, 0, 0, 0);
-    if (!w->calls || !w->done)
+    if (!w->calls || !w->by_session || !w->done)
         return mt_err_set(e, -ENOMEM, "out of memory");
     if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0 ||
         (rc = -pthread_mutex_init(&w->lock, NULL)) < 0)
@@ -475,7 +554,8 @@ void mt_worker_free(struct mt_worker *w)
     }
     mt_mail_free(w->done);
     free(w->calls);
+    free(w->by_session);
     w->done = NULL;
-    w->calls = NULL;
+    w->calls = w->by_session = NULL;
     w->started = w->made = false;
 }

@@ -23,6 +23,9 @@ struct mt_worker {
     /* the engine thread's */
     struct mt_call **calls; /* [slots] */
     int slots;
+    struct mt_call **by_session; /* [n_calls] those with a live session, by its number */
+    int n_calls;
+    struct mt_call *busy, *busy_last; /* those a round has to look at, first come first */
     bool stopping;
     struct mt_mail *done; /* made early, so that the end needs no memory */
 

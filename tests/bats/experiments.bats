@@ -31,7 +31,8 @@ holds() {
 
 @test "experiments: the figures are numbers, and hang together" {
   holds cliff 'length == 3 and .[0].stalled > 0 and (.[0].wall_s | type) == "number" and .[1].stalled == 0 and .[1].ok == .[1].frames and .[2].stalled == 0 and .[2].ok_but_empty == .[0].stalled'
-  holds runs 'length == 4 and all(.[]; (.hit | type) == "boolean" and .demand > 0 and .fill_s > 0) and all(.[] | select(.kv != "unbounded"); .stalled == 0 and (.hit | not))
+  holds runs 'map(select(.batch == "open")) | length == 3 and (.[2] | .collapse_p > 0 and .collapse_p < 1 and .low <= .high and .hits <= .runs)'
+  holds runs 'map(select(.batch != "open")) | length == 4 and all(.[]; (.hit | type) == "boolean" and .demand > 0 and .fill_s > 0) and all(.[] | select(.kv != "unbounded"); .stalled == 0 and (.hit | not))
     and all(.[] | select(.kv == "unbounded"); .hit == (.demand > 1))'
   holds admit 'length == 6 and all(.[]; .cap_max >= 4 and .frames.ok > 0) and all(.[] | select(.case != "unbounded"); .frames.stalled == 0 and .cap_max <= .n_mem)
     and any(.[] | select(.case == "unbounded"); .frames.stalled > 0)'
@@ -54,7 +55,7 @@ holds() {
 }
 
 @test "experiments: help is exit 0, a wrong call exit 2 with nothing on stdout" {
-  for n in $NAMES all; do
+  for n in $NAMES loop all; do
     run -0 "$EXPERIMENTS/$n" --help
     [[ $output == *--paper* && $output == *--seed* ]]
     for wrong in --nonsense "--seed" "--seed x" "--out a'b"; do

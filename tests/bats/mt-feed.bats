@@ -223,6 +223,7 @@ feed() {
   wrong --play --play dir x.wav
   wrong --tolerate --tolerate x.wav
   wrong --wait --wait 1 x.wav
+  wrong --retry --retry x.wav
   wrong --pace --pace --no-pace x.wav
   wrong --raw --raw s16le x.wav
   wrong --rate --rate 100 x.wav
@@ -307,6 +308,15 @@ feed() {
 
 # ---- against the server ----
 
+@test "mt-feed: more sessions than open files allow" {
+  serve --backend cost:a=10us,b=1us --frame 100ms
+  wav s16 16000 1 1600 >x.wav
+  run -1 --separate-stderr bash -c 'ulimit -n 64; mt-feed -s mt.sock -n 80 x.wav >frames'
+  [[ "${stderr_lines[0]}" == *"the limit on open files (ulimit -n)"* ]]
+  [ "$(jq -s 'map(select(.status == "ok")) | length' frames)" -gt 40 ]
+  [ "$(jq -s 'map(select(.type == "frame")) | length' frames)" -eq 80 ]
+}
+
 # records FILTER…: of the last run.
 records() {
   jq -r "$@" <frames
@@ -364,6 +374,46 @@ records() {
   [[ "$(cat err)" == *"2 sessions refused"* ]]
   run -1 mt-feed -s mt.sock -n 3 x.wav
   run -0 mt-feed -s mt.sock -n 3 --tolerate x.wav
+}
+
+@test "mt-feed: --retry: a refused session waits until it is let in, and is then whole" {
+  serve --frame 100ms --backend cost:a=1ms --max-sessions 2
+  wav s16 16000 1 8000 >x.wav
+  run -0 bash -c 'mt-feed -s mt.sock -n 5 --retry x.wav >frames 2>err'
+  [ "$(records -s 'map(select(.type == "opened")) | length')" -eq 5 ]
+  [ "$(records -s 'map(select(.type == "frame")) | length == 25 and all(.status == "ok")')" = true ]
+  # Two were let in at once; the others waited for a call to end.
+  [ "$(records -s 'map(select(.type == "opened").open_ms) | sort | .[2] >= 450')" = true ]
+  [[ "$(cat err)" == *"offers refused and made again"* ]]
+  [[ "$(cat err)" != *"sessions refused"* ]]
+}
+
+@test "mt-feed: --retry: who is never let in is one refused record, at the end of the run or interrupted" {
+  serve --frame 100ms --backend cost:a=1ms --max-sessions 1
+  wav s16 16000 1 8000 >x.wav
+  run -1 bash -c 'mt-feed -s mt.sock -n 3 --retry --seconds 3 x.wav >frames 2>err'
+  [ "$(records 'select(.status == "refused").reason' | sort | uniq -c | tr -s ' ')" = " 2 limit" ]
+  [ "$(records -s 'map(select(.status == "ok")) | length')" -eq 30 ]
+  mt-feed -s mt.sock -n 3 --retry --loop --tolerate x.wav >frames 2>err &
+  pid=$!
+  sent() { grep -q '"type":"frame"' frames; }
+  within 10 sent
+  kill -INT "$pid"
+  wait "$pid"
+  [ "$(records 'select(.status == "refused").feed' | wc -l)" -eq 2 ]
+  [ "$(records 'select(.type == "closed").reason')" = end ]
+}
+
+@test "mt-feed: --retry: what is left of the run is all that a late one sends" {
+  serve --frame 100ms --backend cost:a=1ms --max-sessions 1
+  wav s16 16000 1 8000 >x.wav
+  mt-feed -q -s mt.sock --seconds 3 x.wav >/dev/null &
+  pid=$!
+  full() { [ "$(mt-probe stats -s mt.sock | jq .sessions)" -eq 1 ]; }
+  within 10 full
+  mt-feed -q -s mt.sock --retry --seconds 8 x.wav >frames
+  wait "$pid"
+  [ "$(records -s 'map(select(.type == "frame")) | length >= 20 and length <= 75')" = true ]
 }
 
 @test "mt-feed: a pool that fills is told by its records and by the exit status" {

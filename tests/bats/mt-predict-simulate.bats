@@ -108,3 +108,28 @@ account() {
   diff live sim
   grep -q stalled live
 }
+
+# The median latency of N sessions' frames in RECORDS, but for the first ones.
+median() {
+  jq -s --argjson n "$1" 'map(select(.type == "frame" and .status == "ok" and .frame > 1 and .sessions == $n).latency_ms) | sort | .[length / 2 | floor]' "$2"
+}
+
+# No test of this machine's speed: the engine's compute is a cost that sleeps, the simulator gets the cost that was fitted to the
+# same records, and what is compared is bounded by how well that fit is. A machine that can't keep the beat shows it, and is let off.
+@test "simulate: with the cost fitted to a live run, its latency is the live engine's within the fit's residual" {
+  local n a b s late opts=(--frame 200ms --mode free --answer-tokens 4 --pool 4000b --kv "window=64,sinks=4")
+  serve "${opts[@]}" --backend cost:a=20ms,b=3ms
+  for n in 4 12 24; do
+    mt-feed -s mt.sock -n $n --seconds 4 --phase locked --tolerate "$DATA/jfk.flac" >live$n.ndjson 2>feed
+    late=$(sed -n 's/.*after their time by .* p99 \([0-9]*\)\..*/\1/p' feed)
+    [ "$late" -lt 20 ] || skip "the machine is overloaded: frames went out $late ms after their time"
+    jq -se 'map(select(.type == "frame")) | all(.status == "ok")' live$n.ndjson || skip "the machine is overloaded: frames missed the beat"
+  done
+  stop
+  read -r a b s < <(cat live{4,12,24}.ndjson | mt-predict fit | jq -r '"\(.a_ms) \(.b_ms) \(.residual_ms)"')
+  for n in 4 12 24; do
+    mt-predict simulate -m qwen2.5-omni-tiny "${opts[@]}" -n $n --seconds 4 --phase locked --cost "a=${a}ms,b=${b}ms" >sim.ndjson
+    jq -ne --argjson live "$(median $n live$n.ndjson)" --argjson sim "$(median $n sim.ndjson)" --argjson s "$s" \
+      '($live - $sim | fabs) <= ([3 * $s, 5] | max)' || { echo "N = $n: live $(median $n live$n.ndjson), simulated $(median $n sim.ndjson), residual $s"; false; } >&2
+  done
+}

@@ -315,6 +315,13 @@ has() {
   call 24000 | dial | tail -n 1 | jq -e '.type == "closed" and .frames == 4'
 }
 
+@test "mt-serve -s: a limit on open files that --max-sessions can't be kept with is said" {
+  ulimit -n 100
+  serve --max-sessions 90
+  [[ "$(<serve.err)" == *"ulimit -n"*"--max-sessions 90"* ]]
+  call 100 | dial | jq -se '.[0].type == "opened"'
+}
+
 @test "mt-serve -s: a session that doesn't fit is refused, and admitted when another has left" {
   local n
   n=$(mt-serve --dry-run "${QUICK[@]}" | jq .blocks_session)

@@ -1,6 +1,7 @@
 /*
  * fuzz_tokenizer.c: the first byte chooses what the rest is. '{' (and it belongs to it): a
- * tokenizer.json, which opens or is refused with a reason. Anything else: text for a small
+ * tokenizer.json, which opens or is refused with a reason. 'P': behind it a SentencePiece model, the
+ * same. Anything else: text for a small
  * tokenizer; its ids must spell the text, and NFC must be stable.
  */
 #include "model/tokenizer.h"
@@ -98,12 +99,37 @@ static void check_json(const uint8_t *data, size_t size)
     close(fd);
 }
 
+static void check_pieces(const uint8_t *data, size_t size)
+{
+    char path[64];
+    struct mt_tokenizer *t;
+    struct mt_err e = {0};
+    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    size_t len, all = 0;
+
+    require(fd >= 0 && write(fd, data, size) == (ssize_t)size);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (mt_tokenizer_open_spm(&t, path, &e) == 0) {
+        for (int32_t i = 0; i < mt_tokenizer_size(t); i++) {
+            mt_tokenizer_bytes(t, i, &len);
+            all += len;
+        }
+        require(all <= size);
+        mt_tokenizer_free(&t);
+    } else {
+        require(!t && e.code < 0 && e.text[0] && !strchr(e.text, '\n'));
+    }
+    close(fd);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct mt_tokenizer *t;
 
     if (size > 0 && data[0] == '{') {
         check_json(data, size);
+    } else if (size > 0 && data[0] == 'P') {
+        check_pieces(data + 1, size - 1);
     } else if (size > 0) {
         if (!t)
             t = small();

@@ -32,8 +32,8 @@ from MiniCPMO45.utils import StreamDecoder
 
 HERE = Path(__file__).parent
 SPECIALS = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>", "<unit>", "</unit>", "<image>", "</image>",
-    "<slice>", "</slice>", "<|audio_start|>", "<|audio|>", "<|audio_end|>", "<|tts_bos|>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<unk>", "<unit>", "</unit>", "<image>",
+    "</image>", "<slice>", "</slice>", "<|audio_start|>", "<|audio|>", "<|audio_end|>", "<|tts_bos|>",
     "<|tts_eos|>", "<|listen|>", "<|speak|>", "<|turn_eos|>", "<|chunk_eos|>", "<|chunk_tts_eos|>",
     "<|tts_pad|>",
 ]  # fmt: skip
@@ -160,7 +160,7 @@ class Checkpoint:
         return reference.language_model(w, self.text, x, **kv)
 
     def duplex(self):
-        """Their duplex object, without the files, the voice and the device that its own making wants."""
+        """Their duplex object, without the files, voice and device that its making wants."""
         d = MiniCPMODuplex.__new__(MiniCPMODuplex)
         d.model, d.tokenizer, d.processor = self.model, self.tok, self.processor
         d.device, d.generate_audio, d.ls_mode = "cpu", False, "explicit"

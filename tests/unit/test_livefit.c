@@ -138,7 +138,9 @@ static double talk(const struct talkers *k, uint64_t seed, struct mt_forecast ou
     return t;
 }
 
-static struct mt_forecast_score score_runs(const struct talkers *k, int runs, uint64_t seed)
+typedef double (*run_fn)(const void *plant, uint64_t seed, struct mt_forecast out[3]);
+
+static struct mt_forecast_score score_of(run_fn run, const void *plant, int runs, uint64_t seed)
 {
     static struct mt_forecast f[3000];
     static double truth[3000], scratch[3000];
@@ -146,13 +148,23 @@ static struct mt_forecast_score score_runs(const struct talkers *k, int runs, ui
 
     assert_in_range(runs, 1, 1000);
     for (int i = 0; i < runs; i++) {
-        double t = talk(k, seed + (uint64_t)i, f + (size_t)3 * i);
+        double t = run(plant, seed + (uint64_t)i, f + (size_t)3 * i);
 
         for (int q = 0; q < 3; q++)
             truth[3 * i + q] = t;
     }
     mt_forecast_score(f, truth, (size_t)3 * runs, scratch, &s);
     return s;
+}
+
+static double run_talkers(const void *plant, uint64_t seed, struct mt_forecast out[3])
+{
+    return talk(plant, seed, out);
+}
+
+static struct mt_forecast_score score_runs(const struct talkers *k, int runs, uint64_t seed)
+{
+    return score_of(run_talkers, k, runs, seed);
 }
 
 static void test_on_off_talkers(void **state)
@@ -173,6 +185,113 @@ static void test_on_off_talkers(void **state)
     assert_true(s.mape <= 0.06);
     assert_true(s.cover >= 0.88);
     assert_true(s.late <= 0.06);
+}
+
+/* ---- walls on the beat ---- */
+
+/*
+ * Calls that never pause: every frame takes blocks for its audio and its longest answer as it
+ * begins, and gives back what the answer did not use when its record comes, `work` of a beat later.
+ */
+struct callers {
+    int n, blocks; /* of 16 tokens */
+    double beat_s, batch_s, work;
+    int audio, mean, most; /* tokens a frame, and of its answer */
+    bool in_step;
+    int prompt; /* tokens that come with the first frame */
+};
+
+static int blocks_of(int tokens)
+{
+    return (tokens + 15) / 16;
+}
+
+static int answer(const struct callers *k, uint64_t *r)
+{
+    int n = 1;
+
+    while (n < k->most && uniform(r) >= 1.0 / k->mean)
+        n++;
+    return n;
+}
+
+static double call(const void *plant, uint64_t seed, struct mt_forecast out[3])
+{
+    enum { MOST = 64 };
+    const struct callers *k = plant;
+    double at[MOST], t = 0;
+    int tokens[MOST] = {0}, used = 0;
+    bool works[MOST] = {0};
+    uint64_t r = mt_mix64(seed);
+    struct mt_live *l;
+
+    assert_int_equal(mt_live_open(&l, 6 * k->batch_s, k->batch_s), 0);
+    mt_live_beat(l, k->beat_s);
+    for (int i = 0; i < k->n; i++)
+        at[i] = k->in_step ? k->beat_s : k->beat_s * uniform(&r);
+    for (;;) {
+        int i = 0;
+
+        for (int j = 1; j < k->n; j++)
+            i = at[j] < at[i] ? j : i;
+        t = at[i];
+        if (!works[i]) {
+            int first = tokens[i] ? 0 : k->prompt;
+            int more = blocks_of(tokens[i] + first + k->audio + k->most) - blocks_of(tokens[i]);
+
+            if (used + more > k->blocks)
+                break;
+            used += more;
+            at[i] += k->work * k->beat_s;
+        } else {
+            int first = tokens[i] ? 0 : k->prompt;
+            int held = blocks_of(tokens[i] + first + k->audio + k->most);
+
+            if (!tokens[i])
+                mt_live_newcomer(l);
+            tokens[i] += first + k->audio + answer(k, &r);
+            used -= held - blocks_of(tokens[i]);
+            at[i] += (1 - k->work) * k->beat_s;
+            assert_true(mt_live_add(l, t, (double)used / k->blocks, k->n) >= 0);
+        }
+        works[i] = !works[i];
+    }
+    mt_live_quarters(l, t, out);
+    mt_live_close(&l);
+    return t;
+}
+
+/* The interval holds the wall, whether calls are in step or not, and answers vary or not. */
+static void test_walls_on_the_beat(void **state)
+{
+    const struct callers is[] = {
+        {32, 16384, 2, 10, 0.2, 26, 8, 32, false, 0}, {32, 16384, 2, 10, 0.2, 26, 8, 32, true, 0},
+        {8, 800, 1, 2, 0.3, 14, 8, 8, false, 0},      {8, 800, 1, 2, 0.3, 14, 8, 8, true, 0},
+        {4, 200, 1, 2, 0.1, 14, 8, 8, false, 0},      {16, 3072, 0.08, 2, 0.5, 1, 1, 1, true, 0},
+        {12, 3000, 0.4, 4, 0.6, 5, 4, 24, false, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < MT_COUNT(is); i++) {
+        struct mt_forecast_score s = score_of(call, &is[i], 200, 1000 * (i + 1));
+
+        assert_true(s.points >= 400);
+        assert_true(s.mape <= 0.05);
+        assert_true(s.cover >= 0.88);
+        assert_true(s.late <= 0.05);
+    }
+}
+
+/* A call's prompt comes once: at a pool that is full soon after the start it is no growth. */
+static void test_prompts(void **state)
+{
+    const struct callers k = {8, 237, 1, 2, 0.05, 14, 8, 8, false, 100};
+    struct mt_forecast_score s = score_of(call, &k, 200, 1);
+
+    (void)state;
+    assert_true(s.points >= 200);
+    assert_true(fabs(s.bias) <= 0.04); /* with prompts as growth: -0.077 */
+    assert_true(s.cover >= 0.88);
 }
 
 static void test_given_back(void **state)
@@ -242,6 +361,7 @@ static void test_stream(void **state)
     struct mt_live *l;
     struct mt_forecast f;
     int closed = 0;
+    double by;
 
     (void)state;
     assert_int_equal(mt_live_open(&l, 60, 10), 0);
@@ -259,8 +379,13 @@ static void test_stream(void **state)
     assert_int_equal(mt_live_now(l, &f), 0);
     assert_near(f.t_s, 83.3, 1e-12);
     assert_near(f.sat_s, 820, 1e-6);
-    assert_near(f.low_s, 820, 1e-3);
-    assert_near(f.high_s, 820, 1e-3);
+    /* Nothing varies: what is left is a step of 2 s at the wall, and at either end of a minute. */
+    by = 1.959964 * hypot(2 / sqrt(3), 820 * 2 / 60.0 / sqrt(6));
+    assert_near(f.low_s, 820 - by, 1e-3);
+    assert_near(f.high_s, 820 + by, 1e-3);
+    mt_live_beat(l, 10);
+    assert_int_equal(mt_live_now(l, &f), 0);
+    assert_near(f.high_s, 820 + 1.959964 * hypot(10 / sqrt(3), 820 * 2 / 60.0 / sqrt(6)), 1e-3);
     /* An earlier time counts at the last's. */
     assert_int_equal(mt_live_add(l, 80, 0.181, 4), 0);
     assert_int_equal(mt_live_now(l, &f), 0);
@@ -347,10 +472,16 @@ static void test_score(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_student),    cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_no_growth),  cmocka_unit_test(test_on_off_talkers),
-        cmocka_unit_test(test_given_back), cmocka_unit_test(test_churn),
-        cmocka_unit_test(test_stream),     cmocka_unit_test(test_long_history),
+        cmocka_unit_test(test_student),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_no_growth),
+        cmocka_unit_test(test_on_off_talkers),
+        cmocka_unit_test(test_walls_on_the_beat),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_given_back),
+        cmocka_unit_test(test_churn),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_long_history),
         cmocka_unit_test(test_score),
     };
 

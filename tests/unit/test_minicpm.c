@@ -26,9 +26,9 @@ struct world {
     struct mt_model *m;
 };
 
-static void open_world(struct world *w, const char *spec)
+static void open_cached(struct world *w, const char *spec, enum mt_dtype kv_type)
 {
-    struct mt_model_opts o = {.step_rows = 128, .want_rows = 16};
+    struct mt_model_opts o = {.step_rows = 128, .want_rows = 16, .kv_type = kv_type};
     struct mt_err e = {0};
     enum mt_cpu_tier tier;
 
@@ -36,6 +36,11 @@ static void open_world(struct world *w, const char *spec)
     if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&w->be, tier, 2, &e) < 0 ||
         mt_model_open(&w->m, spec, w->be, &o, &e) < 0)
         fail_msg("%s", e.text);
+}
+
+static void open_world(struct world *w, const char *spec)
+{
+    open_cached(w, spec, MT_F32);
 }
 
 static void close_world(struct world *w)
@@ -242,9 +247,9 @@ static void fill(float *pcm, uint64_t seed)
 }
 
 /*
- * Sound that repeats is heard the same, bit for bit, each time the places of the cache (9 units here)
- * and the buffer of the clamp (10) are where they were: nothing of an older past is left, nothing
- * grows, and no unit is like the first one again. A skipped unit leaves no hole.
+ * Sound that repeats is heard the same, bit for bit, each time the places of the cache (9 units
+ * here) and the buffer of the clamp (10) are where they were: nothing of an older past is left,
+ * nothing grows, and no unit is like the first one again. A skipped unit leaves no hole.
  */
 static void test_goes_round(void **state)
 {
@@ -277,8 +282,8 @@ static void test_goes_round(void **state)
 }
 
 /*
- * An utterance in minute 9 is heard about as one behind half a minute of other sound: as far from the
- * same utterance at the beginning of a call, and no farther with every round.
+ * An utterance in minute 9 is heard about as one behind half a minute of other sound: as far from
+ * the same utterance at the beginning of a call, and no farther with every round.
  */
 static void test_minute_nine(void **state)
 {
@@ -315,6 +320,80 @@ static void test_minute_nine(void **state)
     }
     mt_ear_free(&ear);
     close_world(&w);
+}
+
+/* Ears of different ages in one pass, more of them than it holds: each hears what it hears alone. */
+static void test_company(void **state)
+{
+    enum { EARS = 11, SIZE = 10 * 128 };
+    struct mt_ear *ears[EARS], *alone;
+    float pcm[UNIT], *want = malloc(EARS * SIZE * sizeof(*want)), got[SIZE];
+    struct world w;
+
+    (void)state;
+    open_world(&w, "synth:minicpm-o-4.5-tiny");
+    for (int i = 0; i < EARS; i++) {
+        assert_int_equal(mt_ear_new(&ears[i], w.m, UNIT, 1, NULL), 0);
+        assert_int_equal(mt_ear_new(&alone, w.m, UNIT, 1, NULL), 0);
+        for (int k = 0; k < i; k++) {
+            fill(pcm, (uint64_t)(100 * i + k));
+            push_unit(&w, ears[i], pcm, got);
+            push_unit(&w, alone, pcm, got);
+        }
+        fill(pcm, (uint64_t)(100 * i + 99));
+        push_unit(&w, alone, pcm, want + (int64_t)i * SIZE);
+        assert_int_equal(mt_ear_push(ears[i], pcm, UNIT), UNIT);
+        mt_ear_free(&alone);
+    }
+    assert_int_equal(mt_model_encode(w.m, ears, EARS), 0);
+    for (int i = 0; i < EARS; i++) {
+        int n;
+        struct mt_rows r = mt_ear_rows(ears[i], &n);
+        assert_int_equal(n, 10);
+        w.be->ops->rows_get(w.be, got, r, n);
+        assert_memory_equal(got, want + (int64_t)i * SIZE, sizeof(got));
+        mt_ear_free(&ears[i]);
+    }
+    free(want);
+    close_world(&w);
+}
+
+/* Narrower caches cost something, in proportion to their rounding step, and no more with time. */
+static void test_cache_types(void **state)
+{
+    static const struct {
+        enum mt_dtype type;
+        double step;
+    } is[] = {{MT_F16, 1.0 / 2048}, {MT_BF16, 1.0 / 256}, {MT_INT8, 1.0 / 127}};
+    enum { UNITS = 40, SIZE = UNITS * 10 * 128 };
+    float *exact = malloc(SIZE * sizeof(*exact)), *got = malloc(SIZE * sizeof(*got)), pcm[UNIT];
+
+    (void)state;
+    for (int t = -1; t < (int)MT_COUNT(is); t++) {
+        double d2 = 0, s2 = 0, off;
+        struct world w;
+        struct mt_ear *ear;
+
+        open_cached(&w, "synth:minicpm-o-4.5-tiny", t < 0 ? MT_F32 : is[t].type);
+        assert_int_equal(mt_ear_new(&ear, w.m, UNIT, 1, NULL), 0);
+        for (int k = 0; k < UNITS; k++) {
+            fill(pcm, (uint64_t)k);
+            push_unit(&w, ear, pcm, (t < 0 ? exact : got) + (int64_t)k * 1280);
+        }
+        for (int i = 0; i < SIZE; i++) {
+            d2 += pow((double)got[i] - exact[i], 2);
+            s2 += pow(exact[i], 2);
+        }
+        off = sqrt(d2 / s2);
+        if (t >= 0 && getenv("MT_GOLDEN_SHOW"))
+            print_message("%s: %.2e\n", mt_dtype_name(is[t].type), off);
+        if (t >= 0)
+            assert_true(off > is[t].step / 100 && off < 2 * is[t].step);
+        mt_ear_free(&ear);
+        close_world(&w);
+    }
+    free(exact);
+    free(got);
 }
 
 /* ---- the penalties ---- */
@@ -394,7 +473,9 @@ static void test_unit(void **state)
     assert_int_equal(mt_talk_begin(t, 10, ids, &at), 13);
     assert_int_equal(ids[0], mark(&w, "<|listen|>"));
     assert_int_equal(ids[1], mark(&w, "</unit>"));
-    /* It speaks: the first token is not said; 19 of them, and the unit is closed behind the last. */
+    /*
+     * It speaks: the first token is not said; 19 of them, and the unit is closed behind the last.
+     */
     for (int i = 0; i < 19; i++) {
         s = mt_talk_drawn(t, 300 + i);
         assert_int_equal(s.show, i ? 300 + i : -1);
@@ -531,13 +612,47 @@ static void test_lengths(void **state)
     ck_free(&ck);
 }
 
+/* Each 30 s of a longer clip are a clip by themselves, and so is what is left. */
+static void test_pieces(void **state)
+{
+    enum { PIECE = 30 * UNIT, REST = 2 * UNIT + 77 };
+    float *pcm = malloc((PIECE + REST) * sizeof(*pcm)), *whole, *part;
+    struct world w;
+    int64_t rows, n, mel, at = 0;
+    char dir[500];
+
+    (void)state;
+    snprintf(dir, sizeof(dir), "%s/golden/minicpm-a", util_tests());
+    open_world(&w, dir);
+    int hidden = mt_model_info(w.m)->hidden;
+    for (int i = 0; i < PIECE + REST; i++)
+        pcm[i] = (float)((mt_unit(mt_mix64((uint64_t)i)) - 0.5) * (i < PIECE ? 0.5 : 0.05));
+    assert_int_equal(mt_model_embed_clip(w.m, pcm, PIECE + REST, &whole, &rows, &mel, NULL), 0);
+    assert_int_equal(rows, 320);
+    assert_int_equal(mel, 3201);
+    for (int k = 0; k < 2; k++) {
+        const float *from = pcm + (k ? PIECE : 0);
+        assert_int_equal(mt_model_embed_clip(w.m, from, k ? REST : PIECE, &part, &n, NULL, NULL),
+                         0);
+        assert_memory_equal(part, whole + at * hidden, (size_t)(n * hidden) * sizeof(*part));
+        at += n;
+        free(part);
+    }
+    assert_int_equal(at, rows);
+    free(whole);
+    free(pcm);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units),      cmocka_unit_test(test_duplex),
-        cmocka_unit_test(test_goes_round), cmocka_unit_test(test_minute_nine),
-        cmocka_unit_test(test_penalties),  cmocka_unit_test(test_unit),
-        cmocka_unit_test(test_configs),    cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_units),       cmocka_unit_test(test_duplex),
+        cmocka_unit_test(test_goes_round),  cmocka_unit_test(test_minute_nine),
+        cmocka_unit_test(test_cache_types), cmocka_unit_test(test_company),
+        cmocka_unit_test(test_penalties),   cmocka_unit_test(test_unit),
+        cmocka_unit_test(test_configs),     cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests_name("minicpm", tests, NULL, NULL);

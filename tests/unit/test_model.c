@@ -318,7 +318,7 @@ static void test_config_files(void **state)
     must_fail(c.dir, "config.json", "");
     assert_int_equal(must_fail("/nonexistent/model", "/nonexistent/model", "No such file"),
                      -ENOENT);
-    must_fail(ck_path(&c, "model.safetensors"), "model.safetensors", "not a model directory");
+    must_fail(ck_path(&c, "model.safetensors"), "model.safetensors", "nor a model directory");
     must_fail("", "", "No such file");
     ck_free(&c);
 }

@@ -2,6 +2,7 @@
  * test_monitor.c: records of made-up runs through the monitor and into measurements of a frame's
  * cost.
  */
+#include "control/beat.h"
 #include "control/monitor.h"
 #include "control/points.h"
 
@@ -226,6 +227,48 @@ static void test_many_sessions(void **state)
     mt_monitor_close(&m);
 }
 
+/* ---- the beat ---- */
+
+/* One frame of 0.4 s, due on the beat but for `off`, answered after `latency`. */
+static void beat_frame(struct mt_beat *b, int session, int frame, double off, double latency)
+{
+    json_t *r = json_pack("{s:i, s:i, s:f, s:f}", "session", session, "frame", frame, "t",
+                          0.4 * frame + off + latency, "latency_ms", 1e3 * latency);
+
+    mt_beat_record(b, r);
+    json_decref(r);
+}
+
+static void test_beat(void **state)
+{
+    static const char *const silent[] = {"{}", "{\"session\":\"1\",\"frame\":1}",
+                                         "{\"session\":\"1\",\"frame\":2,\"t\":3}",
+                                         "{\"frame\":3,\"t\":3,\"latency_ms\":1}"};
+    struct mt_beat *b;
+    uint64_t r = 9;
+
+    (void)state;
+    assert_int_equal(mt_beat_open(&b), 0);
+    for (size_t i = 0; i < MT_COUNT(silent); i++) {
+        json_t *o = json_loads(silent[i], 0, NULL);
+
+        mt_beat_record(b, o);
+        json_decref(o);
+    }
+    assert_true(mt_beat_s(b) == 0);
+    /*
+     * More sessions than have a place, latencies all over, due times that jitter; each fifth frame
+     * comes after a pause of many beats.
+     */
+    for (int i = 0; i < 50; i++)
+        for (int s = 0; s < 5000; s++)
+            beat_frame(b, s, i, 0.01 * uniform(&r) + 8.0 * (i / 5), 0.3 * uniform(&r));
+    assert_near(mt_beat_s(b), 0.4, 0.01);
+    mt_beat_close(&b);
+    assert_null(b);
+    mt_beat_close(&b);
+}
+
 /* ---- ticks ---- */
 
 static int tick(struct mt_points *t, const char *line)
@@ -333,10 +376,10 @@ static void test_ticks_edges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),         cmocka_unit_test(test_binding),
-        cmocka_unit_test(test_lines),       cmocka_unit_test(test_many_sessions),
-        cmocka_unit_test(test_pairs),       cmocka_unit_test(test_ticks),
-        cmocka_unit_test(test_ticks_edges),
+        cmocka_unit_test(test_beat),          cmocka_unit_test(test_run),
+        cmocka_unit_test(test_binding),       cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_many_sessions), cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_ticks),         cmocka_unit_test(test_ticks_edges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "checkpoint.h"
 #include "engine/engine.h"
+#include "moshi_checkpoint.h"
 #include "util.h"
 
 static struct mt_backend *be;
@@ -212,79 +212,23 @@ static void test_harmless(void **state)
 
 /* ---- without a config.json: the released values, and the sizes that the tensors show ---- */
 
-static void bare_layer(struct ck_file *f, const char *layer, int64_t dim, int64_t hidden, int sets,
-                       bool numbered)
-{
-    char name[160];
-
-    for (int k = 1; k <= 2; k++) {
-        snprintf(name, sizeof(name), "%s.norm%d.alpha", layer, k);
-        CK_C(f, "", name, 1, 1, dim);
-    }
-    snprintf(name, sizeof(name), "%s.self_attn.in_proj_weight", layer);
-    CK_M(f, "", name, sets * 3 * dim, dim);
-    snprintf(name, sizeof(name), "%s.self_attn.out_proj.weight", layer);
-    CK_M(f, "", name, sets * dim, dim);
-    for (int k = 0; k < sets; k++) {
-        char gate[120];
-        if (numbered)
-            snprintf(gate, sizeof(gate), "%s.gating.%d", layer, k);
-        else
-            snprintf(gate, sizeof(gate), "%s.gating", layer);
-        snprintf(name, sizeof(name), "%s.linear_in.weight", gate);
-        CK_M(f, "", name, 2 * hidden, dim);
-        snprintf(name, sizeof(name), "%s.linear_out.weight", gate);
-        CK_M(f, "", name, dim, hidden);
-    }
-}
-
-enum { TEXT = 11, BINS = 7, DIM = 64, DEPTH = 32, BOOKS = 4, MADE = 2 };
-
-static void bare_model(const struct ck *c)
-{
-    struct ck_file f = {.header = json_object()};
-    char name[60];
-
-    CK_M(&f, "", "text_emb.weight", TEXT + 1, DIM);
-    CK_M(&f, "", "text_linear.weight", TEXT, DIM);
-    CK_C(&f, "", "out_norm.alpha", 1, 1, DIM);
-    CK_M(&f, "", "depformer_text_emb.weight", TEXT + 1, DEPTH);
-    for (int k = 0; k < BOOKS; k++) {
-        snprintf(name, sizeof(name), "emb.%d.weight", k);
-        CK_M(&f, "", name, BINS + 1, DIM);
-    }
-    for (int k = 0; k < MADE; k++) {
-        snprintf(name, sizeof(name), "depformer_in.%d.weight", k);
-        CK_M(&f, "", name, DEPTH, DIM);
-        snprintf(name, sizeof(name), "linears.%d.weight", k);
-        CK_M(&f, "", name, BINS, DEPTH);
-        snprintf(name, sizeof(name), "depformer_emb.%d.weight", k);
-        if (k + 1 < MADE)
-            CK_M(&f, "", name, BINS + 1, DEPTH);
-    }
-    bare_layer(&f, "transformer.layers.0", DIM, 9, 1, false);
-    bare_layer(&f, "transformer.layers.1", DIM, 9, 1, false);
-    bare_layer(&f, "depformer.layers.0", DEPTH, 5, MADE, true);
-    ck_save(&f, c, "model.safetensors");
-}
-
 static void test_bare(void **state)
 {
     struct ck c;
 
     (void)state;
     ck_new(&c);
-    bare_model(&c);
+    ckm_model(&c);
     struct mt_model *m = must_open(&c);
     const struct mt_model_info *i = mt_model_info(m);
     assert_string_equal(i->name, "moshi");
     assert_int_equal(i->layers, 2);
     assert_int_equal(i->heads, 32);
-    assert_int_equal(i->hidden, DIM);
-    assert_int_equal(i->vocab, TEXT);
-    assert_int_equal(i->codebooks, BOOKS);
-    assert_int_equal(i->codebooks_made, MADE);
-    assert_int_equal(i->code_bins, BINS);
+    assert_int_equal(i->hidden, CKM_DIM);
+    assert_int_equal(i->vocab, CKM_TEXT);
+    assert_int_equal(i->codebooks, CKM_BOOKS);
+    assert_int_equal(i->codebooks_made, CKM_MADE);
+    assert_int_equal(i->code_bins, CKM_BINS);
     assert_int_equal(i->context, 3000);
     mt_model_close(&m);
     ck_free(&c);

@@ -1,6 +1,6 @@
 /*
- * test_qwen3.c: Qwen3-Omni beyond its golden values: every tensor of the release is asked for, and no
- * other; broken configs; how a live ear cuts, windows and skips; the turn's tokens.
+ * test_qwen3.c: Qwen3-Omni beyond its golden values: every tensor of the release is asked for, and
+ * no other; broken configs; how a live ear cuts, windows and skips; the turn's tokens.
  */
 #include <errno.h>
 #include <math.h>
@@ -83,7 +83,8 @@ static void leave(void *self)
 
 static void test_release(void **state)
 {
-    static const struct mt_source source = {always, found, count, nowhere, leave};
+    static const struct mt_source source = {
+        .has = always, .find = found, .make = count, .where = nowhere, .close = leave};
     struct counter c = {.bytes = (size_t)152064 * 2048 * 2};
     struct mt_model m = {.be = be, .opts = {.step_rows = 1, .want_rows = 1}};
     const struct mt_synth_shape *shape = mt_family_qwen3_omni.shapes;
@@ -254,7 +255,7 @@ static void test_ear_rows(void **state)
     mt_model_close(&m);
 }
 
-/* All rows of n samples heard in frames of `frame`; `skip`: a bit for each frame that is skipped. */
+/* All rows of n samples heard in frames of `frame`; `skip` has a bit for each one to be skipped. */
 static float *hear(struct mt_model *m, const float *pcm, int64_t n, int frame, uint64_t skip,
                    int64_t *n_rows)
 {

@@ -16,10 +16,12 @@ fail() {
     exit 1
 }
 
-# begin NAME DEFAULT_RUNS "WHAT" "WHAT --runs COUNTS" ARGS…: the options all experiments have; mode, seed, runs and dir come out.
+# begin NAME DEFAULT_RUNS "WHAT" "WHAT --runs COUNTS" ARGS…: the options all experiments have; mode, seed, runs and dir come out. An
+# experiment's own options, each with a value, stand in `more` (name to help); what was given comes out in `given`.
+declare -A more=() given=()
 begin() {
     name=$1 runs=$2
-    local what=$3 unit=$4 need
+    local what=$3 unit=$4 need own=""
     shift 4
     mode=live seed=1 out=build/experiments quick=""
     while [ $# -gt 0 ]; do
@@ -47,10 +49,16 @@ begin() {
             printf '  --quick     A few points of it: to see that it works, not for its figures\n'
             printf '  --seed N    Of every random choice (default 1)\n'
             printf '  --runs N    %s (default %s)\n' "$unit" "$runs"
+            for need in "${!more[@]}"; do printf '  --%s %s\n' "$need" "${more[$need]}"; done
             printf '  --out DIR   Results go to DIR/%s (default build/experiments in the source folder)\n' "$name"
             exit 0
             ;;
-        *) usage_error "'$1' is not an option" ;;
+        *)
+            [[ $1 == --* && -n ${more[${1#--}]:-} ]] || usage_error "'$1' is not an option"
+            [ $# -gt 1 ] || usage_error "$1 wants a value"
+            given[${1#--}]=$2 own+=" $1 $2"
+            shift
+            ;;
         esac
         shift
     done
@@ -64,7 +72,7 @@ begin() {
     rm -rf "$raw" "$dir/$mode".*
     mkdir -p "$raw"
     commands=$raw/commands
-    echo "tools/experiments/$name --$mode ${quick:+--quick }--seed $seed --runs $runs" >"$commands"
+    echo "tools/experiments/$name --$mode ${quick:+--quick }--seed $seed --runs $runs$own" >"$commands"
     results=$dir/$mode.ndjson
     : >"$results"
     SECONDS=0

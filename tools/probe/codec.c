@@ -164,19 +164,21 @@ static int encode(struct options *o)
     const char *path = o->file ? o->file : "-";
     struct mt_sound *s = NULL;
     struct mt_err e = {0};
+    float *frame = NULL;
     int status = open_codec(o, &en.c, o->codebooks);
 
     if (status == MT_EXIT_OK) {
-        en.frame = calloc((size_t)mt_codec_info(en.c)->frame_samples, sizeof(*en.frame));
-        if (!en.frame || mt_sound_open(&s, path, NULL, &e) < 0) {
-            mt_msg(MT_ERROR, "%s", en.frame ? e.text : "out of memory");
+        frame = calloc((size_t)mt_codec_info(en.c)->frame_samples, sizeof(*frame));
+        en.frame = frame;
+        if (!frame || mt_sound_open(&s, path, NULL, &e) < 0) {
+            mt_msg(MT_ERROR, "%s", frame ? e.text : "out of memory");
             status = MT_EXIT_FAILED;
         } else if (encode_sound(&en, s, strcmp(path, "-") != 0 ? path : "stdin") < 0) {
             status = MT_EXIT_FAILED;
         }
     }
     mt_sound_close(&s);
-    free(en.frame);
+    free(frame);
     mt_codec_close(&en.c);
     return status;
 }

@@ -16,6 +16,12 @@ bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_s
     case 'm':
         p->spec = arg;
         return true;
+    case PROBE_MMPROJ:
+        p->mmproj = arg;
+        return true;
+    case PROBE_QUANTIZE:
+        p->quantize = mt_arg_quantize(st, arg);
+        return true;
     case 'T':
         p->threads = mt_arg_threads(st, arg);
         return true;
@@ -29,7 +35,9 @@ bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_s
 
 int probe_model_open(struct probe_model *p)
 {
-    struct mt_model_opts o = {.step_rows = STEP_ROWS, .want_rows = STEP_ROWS};
+    int rows = p->rows ? p->rows : STEP_ROWS;
+    struct mt_model_opts o = {
+        .step_rows = rows, .want_rows = rows, .mmproj = p->mmproj, .quantize = p->quantize};
     struct mt_err e = {0};
 
     if (mt_backend_open(&p->be, p->backend ? p->backend : "cpu", p->threads, &e) < 0) {
@@ -40,9 +48,12 @@ int probe_model_open(struct probe_model *p)
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s", e.text);
         /* A wrong synth: is a wrong call; what lies in a directory is not the caller's wording. */
-        return rc == -EINVAL && p->spec && !strncmp(p->spec, "synth:", 6) ? MT_EXIT_USAGE
-                                                                          : MT_EXIT_FAILED;
+        return rc == -EINVAL && (p->mmproj || (p->spec && !strncmp(p->spec, "synth:", 6)))
+                   ? MT_EXIT_USAGE
+                   : MT_EXIT_FAILED;
     }
+    if (*mt_model_info(p->m)->remark)
+        mt_msg(MT_WARN, "%s: %s", p->spec, mt_model_info(p->m)->remark);
     return MT_EXIT_OK;
 }
 

@@ -12,23 +12,39 @@ int probe_tokens(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_embed(int argc, char **argv);
 int probe_codec(int argc, char **argv);
+int probe_quality(int argc, char **argv);
 
 /* -m MODEL with its backend, for the subcommands that compute. */
 struct probe_model {
-    const char *spec, *backend;
+    const char *spec, *mmproj, *backend;
+    enum mt_dtype quantize;
     int threads;
+    int rows; /* of a step, 0: 64 */
     struct mt_backend *be;
     struct mt_model *m;
 };
+enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE };
 /* The options that these subcommands share; true if the key was one of them. */
 #define PROBE_MODEL_OPTIONS                                                                        \
     {"model",                                                                                      \
      'm',                                                                                          \
      "MODEL",                                                                                      \
      0,                                                                                            \
-     "Directory as released, or synth:NAME[,key=value…] "                                        \
+     "Directory as released, GGUF file, or synth:NAME[,key=value…] "                             \
      "(default synth:qwen2.5-omni-tiny)",                                                          \
      1},                                                                                           \
+        {"mmproj",                                                                                 \
+         PROBE_MMPROJ,                                                                             \
+         "FILE|synth",                                                                             \
+         0,                                                                                        \
+         "With a GGUF file: its audio tower's file, or a random tower",                            \
+         1},                                                                                       \
+        {"quantize",                                                                               \
+         PROBE_QUANTIZE,                                                                           \
+         "TYPE",                                                                                   \
+         0,                                                                                        \
+         "Make float matrices smaller when they are loaded: q8_0 or q4_k",                         \
+         1},                                                                                       \
         {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},       \
     {                                                                                              \
         "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \

@@ -97,7 +97,7 @@ static int open_tokenizer(struct options *o)
     struct mt_err e = {0};
     int status = MT_EXIT_OK;
 
-    if (spec && strncmp(spec, "synth:", 6) != 0) {
+    if (spec && strncmp(spec, "synth:", 6) != 0 && !o->pm.mmproj) {
         if (mt_tokenizer_open(&o->own, spec, &e) < 0) {
             mt_msg(MT_ERROR, "%s", e.text);
             status = MT_EXIT_FAILED;
