@@ -152,9 +152,14 @@ struct mt_kv_view {
     enum mt_see see;
     /*
      * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a
-     * batch of them is one call. Of the call's shape.
+     * batch of them is one call. Of the call's shape, but the type may be another.
      */
     struct mt_kv *kv;
+    /*
+     * Every token stands so far behind its index (also the sinks): how a call sounds that began
+     * long ago. Only differences of positions count, so that anything but rounding is a fault.
+     */
+    int64_t moved;
 };
 
 /* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */
@@ -202,6 +207,9 @@ static inline int mt_conv_past(const struct mt_conv *c)
     return c->transposed ? c->kernel / c->stride - 1
                          : (c->kernel - 1) * c->dilation + 1 - c->stride;
 }
+
+/* Bins of distance in attention_mass: 0, 1, 2 to 3, …, the last has all beyond. */
+#define MT_MASS_BINS 24
 
 /* ---- operations ---- */
 
@@ -270,6 +278,12 @@ struct mt_ops {
     int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
                   int64_t n_blocks);
     void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
+    /*
+     * Tokens 0..n-1 of a session, all layers, bit for bit to where another view has them. Both pools
+     * are of one shape but for the tokens in a block, both views hold all n.
+     */
+    void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
+                    const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
 
     /*
      * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in
@@ -327,6 +341,16 @@ struct mt_ops {
     void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
                       const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
                       struct mt_rows q_sink);
+
+    /*
+     * Where attention goes, for those who ask: of what `attention` reads with these q and q_sink,
+     * the share of its weights, mass [rows, heads, n_first + MT_MASS_BINS] in host memory. First
+     * each of the tokens 0..n_first-1, then the others by their distance from the query: itself, 1,
+     * 2 to 3, 4 to 7, … A query's shares sum to 1. Plain and slow on every tier.
+     */
+    void (*attention_mass)(struct mt_backend *be, const struct mt_kv *kv, int layer,
+                           const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
+                           int n_first, float *mass);
 
     /* Bidirectional attention inside each span, nothing across; scale 1/sqrt(width / heads). */
     void (*span_attention)(struct mt_backend *be, struct mt_rows out, struct mt_rows q,

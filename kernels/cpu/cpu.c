@@ -115,6 +115,7 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     mt_scalar_linear(&c->ops);
     mt_scalar_rope(&c->ops);
     mt_scalar_attention(&c->ops);
+    mt_scalar_mass(&c->ops);
     mt_scalar_encoder(&c->ops);
     mt_scalar_codec(&c->ops);
     mt_scalar_conv2d(&c->ops);

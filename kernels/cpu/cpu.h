@@ -176,6 +176,7 @@ void mt_scalar_norm(struct mt_ops *o);
 void mt_scalar_linear(struct mt_ops *o);
 void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
+void mt_scalar_mass(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
 void mt_scalar_codec(struct mt_ops *o);
 void mt_scalar_conv2d(struct mt_ops *o);
@@ -190,6 +191,9 @@ static inline int64_t conv_length(int64_t n, int kernel, int stride, int pad)
     return room < 0 ? 0 : room / stride + 1;
 }
 
+/* A query's score with one cached key. */
+double mt_kv_score(const struct mt_kv *kv, int layer, int32_t block, int head, int slot,
+                   const float *q);
 /* What the fast tiers fall back to for heads wider than they hold. */
 void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int layer,
                             const struct mt_batch *b, struct mt_rows out, struct mt_rows q,

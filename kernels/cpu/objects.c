@@ -243,6 +243,30 @@ static void kv_free(struct mt_backend *be, struct mt_kv *kv)
     free(kv);
 }
 
+static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
+                    const struct mt_kv *src, const struct mt_kv_view *from, int64_t n)
+{
+    size_t bytes = (size_t)src->s.head_dim * mt_dtype_size(src->s.type);
+
+    (void)be;
+    for (int64_t i = 0; i < n; i++) {
+        int at, slot;
+        int32_t block = view_block(to, dst->s.block_tokens, i, &at);
+        int32_t old = view_block(from, src->s.block_tokens, i, &slot);
+
+        for (int k = 0; k < src->s.layers * 2 * src->s.kv_heads; k++) {
+            int head = k % src->s.kv_heads, v = k / src->s.kv_heads % 2;
+            int layer = k / src->s.kv_heads / 2;
+
+            memcpy(kv_at(dst, layer, block, v, head, at), kv_at(src, layer, old, v, head, slot),
+                   bytes);
+            if (src->s.type == MT_INT8)
+                memcpy(kv_scale_at(dst, layer, block, v, head, at),
+                       kv_scale_at(src, layer, old, v, head, slot), sizeof(float));
+        }
+    }
+}
+
 static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n)
 {
@@ -284,6 +308,7 @@ void mt_cpu_objects(struct mt_ops *o)
     o->gather = gather;
     o->kv_new = kv_new;
     o->kv_free = kv_free;
+    o->kv_copy = kv_copy;
     o->embed = embed;
     o->embed_add = embed_add;
 }

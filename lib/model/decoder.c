@@ -248,7 +248,8 @@ void mt_decoder_free(struct mt_decoder *d)
     *d = (struct mt_decoder){0};
 }
 
-static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struct mt_batch *batch)
+static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struct mt_batch *batch,
+                      const struct mt_watch *watch)
 {
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
@@ -264,6 +265,8 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
         op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
     }
     op->rope_append(d->be, kv, i, rope, batch, d->q, d->q_sink, d->k, d->v);
+    if (watch)
+        watch->layer(watch->ctx, i, kv, batch, d->q, d->q_sink);
     op->attention(d->be, kv, i, batch, d->att, d->q, d->q_sink);
     op->linear(d->be, d->x, d->att, l->wo, NULL, MT_ACT_NONE, d->x, n);
     op->rms_norm(d->be, d->h, d->x, l->norm_post, d->cfg.eps, n);
@@ -289,7 +292,7 @@ int mt_decoder_step(struct mt_decoder *d, struct mt_kv *kv, const struct mt_step
         op->gather(d->be, mt_rows_from(d->x, s->audio[i].row), s->audio[i].src, d->iota,
                    s->audio[i].n);
     for (int i = 0; i < d->cfg.layers; i++)
-        run_layer(d, kv, i, &s->batch);
+        run_layer(d, kv, i, &s->batch, s->watch);
     if (s->n_want > 0) {
         op->gather(d->be, d->last, d->x, s->want, s->n_want);
         op->rms_norm(d->be, d->last, d->last, d->norm, d->cfg.eps, s->n_want);
