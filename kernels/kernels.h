@@ -245,6 +245,15 @@ struct mt_sample {
     const struct mt_sample_rules *rules; /* NULL: none; borrowed for the call */
 };
 
+/* One matrix of several that take the same rows: as linear's arguments. */
+struct mt_linear {
+    struct mt_rows out;
+    const struct mt_mat *w, *bias;
+    enum mt_act act;
+    struct mt_rows residual;
+};
+enum { MT_LINEARS_MAX = 4 };
+
 struct mt_backend;
 
 struct mt_ops {
@@ -310,6 +319,9 @@ struct mt_ops {
     void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                    struct mt_rows residual, int n);
+    /* linear of each of count <= MT_LINEARS_MAX matrices; the same bits. No out is x or another's. */
+    void (*linears)(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
+                    int count, int n);
     /* out = silu(gate) * up. out may be gate. */
     void (*gated)(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up,
                   int n);
@@ -456,11 +468,13 @@ enum mt_cpu_tier {
     MT_CPU_SCALAR,
     MT_CPU_BASE /* vectorised C, any x86-64 or other machine */,
     MT_CPU_AVX2,
-    MT_CPU_AVX512
+    MT_CPU_AVX2VNNI, /* where a CPU has no AVX-VNNI (but AVX-512), the code of AVX2 */
+    MT_CPU_AVX512,
+    MT_CPU_AVX512VNNI
 };
 const char *mt_cpu_tier_name(enum mt_cpu_tier t);
 /*
- * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment
+ * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx2vnni|avx512|avx512vnni in the environment
  * (-EINVAL: another word).
  */
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);

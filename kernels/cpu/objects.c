@@ -25,12 +25,28 @@ static void *pages_new(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* Room for rows of x in blocks. */
+static int grow_x(struct mt_cpu *c, int64_t blocks)
+{
+    struct mt_xblock *x;
+
+    if (blocks <= c->x_blocks)
+        return 0;
+    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks + 1, sizeof(*x)));
+    if (!x)
+        return -ENOMEM;
+    free(c->x);
+    c->x = x;
+    c->x_blocks = blocks;
+    return 0;
+}
+
 static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
 {
+    struct mt_cpu *c = cpu_of(be);
     struct mt_mat *m;
     int64_t row_bytes;
 
-    (void)be;
     *out = NULL;
     if (b->type == MT_INT8 || b->type >= MT_DTYPES)
         return -ENOTSUP;
@@ -40,7 +56,8 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL, NULL};
+    *m = (struct mt_mat){
+        .type = b->type, .rows = b->rows, .cols = b->cols, .row_bytes = row_bytes, .data = b->data};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);
@@ -48,15 +65,21 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
+    if (c->packs && b->type > MT_INT8 &&
+        (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
+        free(m->vec);
+        free(m);
+        return -ENOMEM;
+    }
     *out = m;
     return 0;
 }
 
 static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
-    (void)be;
     if (!m)
         return;
+    mt_pack_free(&m->pack, cpu_of(be));
     free(m->vec);
     free(m->own);
     free(m);
@@ -315,6 +338,7 @@ void mt_cpu_objects(struct mt_ops *o)
 
 void mt_cpu_objects_free(struct mt_cpu *c)
 {
+    free(c->x);
     free(c->pick);
     free(c->weight);
     free(c->freq);

@@ -254,12 +254,15 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
     const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base};
+    const struct mt_linear qkv[] = {{d->q, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS},
+                                    {d->k, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS},
+                                    {d->v, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS}};
+    const struct mt_linear gate_up[] = {{d->gate, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS},
+                                        {d->up, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS}};
     int n = batch->n_rows;
 
     op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
-    op->linear(d->be, d->q, d->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->k, d->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->v, d->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linears(d->be, d->h, qkv, MT_COUNT(qkv), n);
     if (l->q_norm) {
         op->rms_norm(d->be, d->q, d->q, l->q_norm, d->cfg.eps, n);
         op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
@@ -274,8 +277,7 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
         mt_moe_run(&l->moe, d->be, &d->moe, d->x, d->h, n);
         return;
     }
-    op->linear(d->be, d->gate, d->h, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->up, d->h, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linears(d->be, d->h, gate_up, MT_COUNT(gate_up), n);
     op->gated(d->be, d->gate, d->gate, d->up, n);
     op->linear(d->be, d->x, d->gate, l->down, NULL, MT_ACT_NONE, d->x, n);
 }
