@@ -62,7 +62,10 @@ all: $(TOOLS) ## build the tools into build/
 # ---- building ----
 
 $B/kernels/cpu/%_avx2.o   $B/kernels/cpu/%_avx2.tidy:   ISA := -mavx2 -mfma -mf16c
+$B/kernels/cpu/%_avx2vnni.o $B/kernels/cpu/%_avx2vnni.tidy: ISA := -mavx2 -mfma -mf16c -mavxvnni
 $B/kernels/cpu/%_avx512.o $B/kernels/cpu/%_avx512.tidy: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+$B/kernels/cpu/%_avx512vnni.o $B/kernels/cpu/%_avx512vnni.tidy: \
+	ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 $B/kernels/%.o: OPT := -O3
 
 $B/%.o: %.c | $(FIRST)

@@ -61,7 +61,8 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"model", 'm', "MODEL", 0, "A known name, synth:NAME, a config.json or its directory", 1},
+    {"model", 'm', "MODEL", 0,
+     "A known name, synth:NAME, a config.json or its directory, or a GGUF file", 1},
     {"pool", OPT_POOL, "SIZE", 0, "Memory for the KV cache, or a number of blocks: 512b", 1},
     {"memory", OPT_MEMORY, "total=SIZE,…", 0,
      "The pool as what is left of a device: total=SIZE[,use=SHARE][,weights=SIZE][,other=SIZE]", 1},

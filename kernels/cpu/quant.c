@@ -126,7 +126,7 @@ static void q6_k(float *y, const byte *b)
                 int low = p < 2 ? l[p * 32 + i] & 15 : l[(p - 2) * 32 + i] >> 4;
                 int v = (low | (h[i] >> 2 * p & 3) << 4) - 32;
 
-                y[half_at * 128 + p * 32 + i] = d * (float)sc[2 * p + i / 16] * (float)v;
+                y[half_at * 128 + p * 32 + i] = d * (float)sc[2 * p + (i >> 4)] * (float)v;
             }
         }
     }

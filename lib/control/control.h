@@ -31,7 +31,7 @@ struct mt_shape {
 
 /*
  * The shape behind `-m`: a known name, "synth:NAME[,layers=N][,seed=N][,dtype=T]", a config.json or
- * a directory that holds one. Layouts read: Qwen2.5-Omni and Qwen3-Omni
+ * a directory that holds one, or a GGUF file. Layouts read: Qwen2.5-Omni and Qwen3-Omni
  * (thinker_config.text_config), the same thinker alone (text_config), qwen2, qwen3 and MiniCPM-o
  * (at the top), Moshi (dim, num_layers, num_heads). Nothing in a file is trusted: -EPROTO names
  * file, field and expectation; -ENOENT when there is neither such a name nor such a file; -EINVAL

@@ -1,5 +1,5 @@
 /*
- * shape.c: what a model costs in KV memory, by name or from its config.json. Only the few numbers
+ * shape.c: what a model costs in KV memory, by name or from its config.json or GGUF file. Only the few numbers
  * that set a token's bytes and the beat are read; whether the weights can be run is the model's
  * part.
  */
@@ -259,9 +259,8 @@ static int read_config(const char *path, char **text, size_t *n, char *what, siz
     } else if (got > CONFIG_MAX) {
         rc = mt_err_set(e, -EPROTO, "%s: larger than %d MiB, expected a config.json", what,
                         CONFIG_MAX >> 20);
-    } else if (got >= 4 && !memcmp(buf, "GGUF", 4)) {
-        rc = mt_err_set(e, -EPROTO, "%s: a GGUF file; give the model's name or its config.json",
-                        what);
+    } else if (got >= 4 && !memcmp(buf, "GGUF", 4)) { /* through a pipe, or as a config.json */
+        rc = mt_err_set(e, -EPROTO, "%s: GGUF, which has to be a file of its own", what);
     }
     if (rc < 0) {
         free(buf);
@@ -304,6 +303,19 @@ static int open_synth(struct mt_shape *out, const char *spec, struct mt_err *e)
     return 0;
 }
 
+/* A regular file that begins so: a pipe is left alone. */
+static bool is_gguf(const char *path)
+{
+    char magic[4] = "";
+    struct stat st;
+    int fd = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    bool is = fd >= 0 && read(fd, magic, 4) == 4 && !memcmp(magic, "GGUF", 4);
+
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
 int mt_shape_open(struct mt_shape *out, const char *spec, struct mt_err *e)
 {
     char what[320], *text = NULL;
@@ -316,8 +328,14 @@ int mt_shape_open(struct mt_shape *out, const char *spec, struct mt_err *e)
         return 0;
     if (!strchr(spec, '/') && access(spec, F_OK) < 0)
         return unknown_name(spec, spec, e);
-    if ((rc = read_config(spec, &text, &n, what, sizeof(what), e)) < 0)
+    snprintf(what, sizeof(what), "%s", spec);
+    if (is_gguf(spec)) {
+        if ((rc = mt_model_gguf_config(&text, spec, e)) < 0)
+            return rc;
+        n = strlen(text);
+    } else if ((rc = read_config(spec, &text, &n, what, sizeof(what), e)) < 0) {
         return rc;
+    }
     rc = mt_shape_from_config(out, text, n, what, e);
     free(text);
     return rc;

@@ -83,11 +83,33 @@ static int open_files(struct mt_model *m, struct mt_gguf *text, struct mt_gguf *
     return rc;
 }
 
+int mt_model_gguf_config(char **out, const char *path, struct mt_err *e)
+{
+    static const int32_t none[MT_GGUF_MARKS] = {-1, -1, -1};
+    const struct mt_gguf_arch *a;
+    struct mt_gguf *text;
+    json_t *config = NULL;
+    int rc = mt_gguf_open(&text, path, e);
+
+    *out = NULL;
+    if (rc < 0)
+        return rc;
+    a = mt_gguf_arch(text, e);
+    rc = a ? mt_gguf_config(&config, a, text, MT_TOWER_SYNTH, NULL, none, e) : -ENOTSUP;
+    mt_gguf_close(&text);
+    if (rc < 0)
+        return rc;
+    *out = json_dumps(config, JSON_COMPACT);
+    json_decref(config);
+    return *out ? 0 : mt_err_set(e, -ENOMEM, "out of memory");
+}
+
 int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
 {
     enum mt_tower tower = tower_of(m->opts.mmproj);
     struct mt_gguf *text = NULL, *audio = NULL;
     struct mt_err why = {0};
+    int64_t parts;
     int rc = mt_gguf_open(&text, path, &why);
 
     if (rc == -EBADMSG)
@@ -97,7 +119,12 @@ int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
                           path);
     if (rc < 0)
         return mt_err_set(e, rc, "%s", why.text);
-    if (mt_gguf_is(text, "general.architecture", "clip"))
+    rc = mt_gguf_int(text, "split.count", 0, INT64_MAX, 0, &parts, e);
+    if (rc == 0 && parts > 1)
+        rc = mt_err_set(e, -ENOTSUP,
+                        "%s: one of %lld parts (llama-gguf-split --merge makes them one file)",
+                        path, (long long)parts);
+    if (rc == 0 && mt_gguf_is(text, "general.architecture", "clip"))
         rc = mt_err_set(e, -ENOTSUP, "%s: an audio or vision tower: it goes with --mmproj", path);
     if (rc == 0 && tower == MT_TOWER_FILE)
         rc = mt_gguf_open(&audio, m->opts.mmproj, e);

@@ -164,6 +164,11 @@ const char *mt_model_synth_name(int i);
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);
 void mt_model_close(struct mt_model **m);
+/*
+ * What a GGUF text model is, in the form of a config.json: *out is the caller's. -EBADMSG for what
+ * is no GGUF file.
+ */
+int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /*
  * NULL when a directory holds none that we read: then there are no sessions (mt_talk_new says so),
@@ -308,6 +313,16 @@ struct mt_audio_rows {
     struct mt_rows src;
 };
 
+/*
+ * For who wants to see where a step's attention goes: called in every layer of the text model once
+ * its keys are in the cache, with the queries as `attention` gets them.
+ */
+struct mt_watch {
+    void *ctx;
+    void (*layer)(void *ctx, int layer, const struct mt_kv *kv, const struct mt_batch *b,
+                  struct mt_rows q, struct mt_rows q_sink);
+};
+
 struct mt_step {
     struct mt_batch batch;
     const int32_t *ids; /* [n_rows] a token; -1 where audio rows go, but see mt_talk_begin */
@@ -315,6 +330,7 @@ struct mt_step {
     int n_audio;
     const int *want; /* rows whose logits are needed, ascending */
     int n_want;
+    const struct mt_watch *watch; /* NULL: nobody; models that take frames of codes call nobody */
 };
 
 /* Geometry for the pool; type is the KV type. */

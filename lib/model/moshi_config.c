@@ -154,7 +154,7 @@ static void read_main(struct reader *r, struct moshi_stack_config *c)
     int64_t repeat = integer(r, "kv_repeat", 1, 4096, 1);
     double scale = real(r, "hidden_scale", 0.0, 1024.0, 4.0);
 
-    if (r->rc < 0)
+    if (r->rc < 0 || repeat < 1)
         return;
     if (c->heads % repeat)
         r->rc = mt_err_set(r->e, -EPROTO, "%s: num_heads %d is no multiple of kv_repeat %lld",
@@ -231,7 +231,8 @@ static void read_depth(struct reader *r, struct moshi_config *c)
     d->layers =
         (int)integer(r, depth_key(r, "depformer_num_layers", "num_layers"), 1, 1024, MT_NEED);
     int64_t repeat = integer(r, depth_key(r, "depformer_kv_repeat", "kv_repeat"), 1, 4096, 1);
-    if (r->rc < 0)
+
+    if (r->rc < 0 || repeat < 1)
         return;
     if (d->heads % repeat)
         r->rc =

@@ -209,7 +209,7 @@ int mt_tokenizer_open_spm(struct mt_tokenizer **out, const char *path, struct mt
     }
     free(buf);
     mt_file_unmap(&f);
-    if (n < 0) {
+    if (n < 0 || !*out) {
         mt_tokenizer_free(out);
         return (int)n;
     }

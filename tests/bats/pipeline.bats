@@ -37,6 +37,20 @@ frames() {
   jq -se '.[0].metronome == 1 and .[0].type == "opened" and .[-1].type == "closed"' out.ndjson
 }
 
+@test "pipeline: Moshi answers 80 ms with 80 ms, and its voice is on disk" {
+  serve -m "$MT_TESTS/golden/moshi-a" --deadline 10min
+  run -0 --separate-stderr mt-feed -s mt.sock -n 2 --no-pace --tokens --play spoken --tolerate "$CLIP"
+  grep -F '"frame"' <<<"$output" >frames.ndjson
+  # 11.0 s are 137 beats and a rest.
+  jq -se 'map(select(.type == "frame")) | group_by(.session) | map(map(.frame)) == [[range(138)], [range(138)]]' frames.ndjson
+  jq -se 'map(select(.type == "frame")) | all(.status == "ok" and .tokens_in == 1 and .tokens_out == 1 and .kv_tokens <= 28)' frames.ndjson
+  # Two calls with the same sound and nothing drawn at random say the same.
+  jq -se 'map(select(.type == "frame")) | group_by(.session) | map(map([.text, .tokens])) | .[0] == .[1] and (map(.[0]) | length) == 2' frames.ndjson
+  cmp spoken/0.wav spoken/1.wav
+  # A header of 44 bytes, then 16 bits a sample at 24 kHz; the first frame is answered by silence.
+  [ "$(stat -c %s spoken/0.wav)" -ge $((44 + 137 * 1920 * 2)) ]
+}
+
 @test "pipeline: the same audio gives the same answers, by file, by pipe, and in a saved stream" {
   mt-feed "$CLIP" | mt-serve --deadline 10min | jq -r .text >by-file
   mt-feed - <"$CLIP" | mt-serve --deadline 10min | jq -r .text >by-pipe
@@ -49,7 +63,7 @@ frames() {
 
 @test "pipeline: every CPU tier runs" {
   local t
-  for t in scalar base avx2 avx512; do
+  for t in scalar base avx2 avx2vnni avx512 avx512vnni; do
     mt-feed "$CLIP" | MT_CPU=$t mt-serve --deadline 10min >out.ndjson
     jq -se 'map(select(.type == "frame")) | length == 6 and all(.[]; .status == "ok" and .tokens_out > 0)' out.ndjson
   done

@@ -322,6 +322,42 @@ static void test_minute_nine(void **state)
     close_world(&w);
 }
 
+/* Ears of different ages in one pass, more of them than it holds: each hears what it hears alone. */
+static void test_company(void **state)
+{
+    enum { EARS = 11, SIZE = 10 * 128 };
+    struct mt_ear *ears[EARS], *alone;
+    float pcm[UNIT], *want = malloc(EARS * SIZE * sizeof(*want)), got[SIZE];
+    struct world w;
+
+    (void)state;
+    open_world(&w, "synth:minicpm-o-4.5-tiny");
+    for (int i = 0; i < EARS; i++) {
+        assert_int_equal(mt_ear_new(&ears[i], w.m, UNIT, 1, NULL), 0);
+        assert_int_equal(mt_ear_new(&alone, w.m, UNIT, 1, NULL), 0);
+        for (int k = 0; k < i; k++) {
+            fill(pcm, (uint64_t)(100 * i + k));
+            push_unit(&w, ears[i], pcm, got);
+            push_unit(&w, alone, pcm, got);
+        }
+        fill(pcm, (uint64_t)(100 * i + 99));
+        push_unit(&w, alone, pcm, want + (int64_t)i * SIZE);
+        assert_int_equal(mt_ear_push(ears[i], pcm, UNIT), UNIT);
+        mt_ear_free(&alone);
+    }
+    assert_int_equal(mt_model_encode(w.m, ears, EARS), 0);
+    for (int i = 0; i < EARS; i++) {
+        int n;
+        struct mt_rows r = mt_ear_rows(ears[i], &n);
+        assert_int_equal(n, 10);
+        w.be->ops->rows_get(w.be, got, r, n);
+        assert_memory_equal(got, want + (int64_t)i * SIZE, sizeof(got));
+        mt_ear_free(&ears[i]);
+    }
+    free(want);
+    close_world(&w);
+}
+
 /* Narrower caches cost something, in proportion to their rounding step, and no more with time. */
 static void test_cache_types(void **state)
 {
@@ -613,9 +649,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_units),       cmocka_unit_test(test_duplex),
         cmocka_unit_test(test_goes_round),  cmocka_unit_test(test_minute_nine),
-        cmocka_unit_test(test_cache_types), cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_unit),        cmocka_unit_test(test_configs),
-        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_cache_types), cmocka_unit_test(test_company),
+        cmocka_unit_test(test_penalties),   cmocka_unit_test(test_unit),
+        cmocka_unit_test(test_configs),     cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_pieces),
     };
 
     return cmocka_run_group_tests_name("minicpm", tests, NULL, NULL);

@@ -83,7 +83,8 @@ static void leave(void *self)
 
 static void test_release(void **state)
 {
-    static const struct mt_source source = {always, found, count, nowhere, leave};
+    static const struct mt_source source = {
+        .has = always, .find = found, .make = count, .where = nowhere, .close = leave};
     struct counter c = {.bytes = (size_t)152064 * 2048 * 2};
     struct mt_model m = {.be = be, .opts = {.step_rows = 1, .want_rows = 1}};
     const struct mt_synth_shape *shape = mt_family_qwen3_omni.shapes;

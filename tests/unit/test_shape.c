@@ -213,6 +213,7 @@ static void test_synth(void **state)
 
 static void test_files(void **state)
 {
+    char file[600];
     static const char text[] = "{\"model_type\":\"qwen2\",\"hidden_size\":896,"
                                "\"num_attention_heads\":14,\"num_hidden_layers\":24,"
                                "\"num_key_value_heads\":2}";
@@ -235,6 +236,9 @@ static void test_files(void **state)
     assert_int_equal(mt_shape_open(&s, path, &e), -EPROTO);
     assert_non_null(strstr(e.text, "GGUF"));
     assert_int_equal(util_dir_remove(dir), 0);
+    snprintf(file, sizeof(file), "%s/golden/gguf/qwen3/model.gguf", util_tests());
+    assert_int_equal(mt_shape_open(&s, file, NULL), 0);
+    assert_true(s.layers == 2 && s.kv_heads == 1 && s.head_dim == 64 && s.frame_s == 1);
     e = (struct mt_err){0};
     assert_int_equal(mt_shape_open(&s, "/dev/zero", &e), -EPROTO); /* endless */
     assert_non_null(strstr(e.text, "16 MiB"));
