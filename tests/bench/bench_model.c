@@ -56,8 +56,7 @@ static double step(struct bench *b, int k, int n, int64_t at)
     }
     for (int i = 0; i < k * n; i++)
         ids[i] = (int32_t)(100 + mt_mix64((uint64_t)(at + i)) % 1000);
-    struct mt_step s = {
-        .batch = {k * n, k, runs}, .ids = ids, .want = want, .n_want = k};
+    struct mt_step s = {.batch = {k * n, k, runs}, .ids = ids, .want = want, .n_want = k};
     t = now();
     if (mt_model_step(b->m, b->kv, &s, &logits) < 0)
         exit(1);
