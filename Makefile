@@ -110,7 +110,7 @@ deps-dev: ## install what lint and fuzz need besides
 demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real speech to a collapse foretold
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/demo build/demo
 
-experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about twenty-five minutes
+experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about three quarters of an hour
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/all
 
 check: all headers $(UNIT) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
