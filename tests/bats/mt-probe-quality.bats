@@ -223,3 +223,12 @@ refused() {
   wrong "less than the question" -- --text "$BOOK" --needle --windows 32 --sinks 0
   wrong "one of them" -- --text "$BOOK" --needle --free
 }
+
+@test "quality --quantize: smaller weights have their price beside them" {
+  quality --windows 32 --sinks 4 --tokens 200
+  mv out plain
+  quality --windows 32 --sinks 4 --tokens 200 --quantize q8_0
+  jq -se '.[0].quantize == "q8_0"' out
+  jq -se '(.[1].nll == .[4].nll_unbounded) and .[4].diff != 0 and (.[4].nll - .[4].nll_unbounded - .[4].diff | fabs < 2e-6)
+    and .[4].kl == 0 and .[5].nll_unbounded == .[1].nll and .[5].kl > 0' <(jq -c 'select(.type == "quality" or .type == "quality_run")' plain) <(jq -c 'select(.type == "quality" or .type == "quality_run")' out)
+}

@@ -254,6 +254,30 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     }
 }
 
+/* One model after the other: first the weights as they are, then those that were made smaller. */
+static int run_quantized(struct quality_options *o)
+{
+    struct quality_seen *plain = NULL;
+    enum mt_dtype type = o->pm.quantize;
+
+    o->pm.quantize = MT_F32;
+    int status = probe_model_open(&o->pm);
+    if (status == MT_EXIT_OK)
+        status = quality_plain(o, &plain);
+    probe_model_close(&o->pm);
+    o->pm.quantize = type;
+    if (status == MT_EXIT_OK)
+        status = probe_model_open(&o->pm);
+    if (status == MT_EXIT_OK) {
+        status = quality_forced(o, plain);
+        probe_model_close(&o->pm);
+    }
+    for (int i = 0; plain && i < o->passages; i++)
+        quality_seen_free(&plain[i]);
+    free(plain);
+    return status;
+}
+
 int probe_quality(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -287,12 +311,14 @@ int probe_quality(int argc, char **argv)
     o.pm.rows = 256;
     if (!o.passages)
         o.passages = o.attention || o.free || o.needle ? 8 : 1;
+    if (o.pm.quantize && !o.attention && !o.free && !o.needle)
+        return run_quantized(&o);
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK)
         status = o.needle      ? quality_needle(&o)
                  : o.free      ? quality_free(&o)
                  : o.attention ? quality_attention(&o)
-                               : quality_forced(&o);
+                               : quality_forced(&o, NULL);
     probe_model_close(&o.pm);
     return status;
 }

@@ -107,7 +107,13 @@ json_t *quality_head_json(const struct quality_options *o, const struct quality_
 
 /* ---- ways of measuring ---- */
 
-int quality_forced(const struct quality_options *o);
+/*
+ * plain: what quality_plain gave, NULL where the weights are as they were released. Exit statuses,
+ * like all of them.
+ */
+int quality_forced(const struct quality_options *o, const struct quality_seen *plain);
+/* The first setting alone: *seen [passages] is the caller's, also on failure. */
+int quality_plain(const struct quality_options *o, struct quality_seen **seen);
 int quality_attention(const struct quality_options *o);
 int quality_free(const struct quality_options *o);
 int quality_needle(const struct quality_options *o);

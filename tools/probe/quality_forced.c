@@ -20,8 +20,10 @@ struct forced {
     struct quality_arms arms;
     struct quality_state *state;
     struct quality_seen *seen; /* [passages][n_arms] */
-    int64_t rows, first;       /* of a passage; of these the first whose token is the text's */
-    int map[QUALITY_ARMS];     /* of the arms that run now: which they are */
+    /* [passages] of the first arm with weights as they were released, NULL: they are so here. */
+    const struct quality_seen *plain;
+    int64_t rows, first;   /* of a passage; of these the first whose token is the text's */
+    int map[QUALITY_ARMS]; /* of the arms that run now: which they are */
     int passage, part, parts;
     bool tty;
 };
@@ -155,14 +157,24 @@ static int run_passage(struct forced *f, struct mt_err *e)
 
 enum what { NLL, KL, AGREE };
 
+/* In place of an arm: what all settings are measured against. */
+enum { NONE = -1, REFERENCE = -2 };
+
 static double value(const struct quality_seen *s, enum what what, int64_t pos)
 {
     return what == NLL ? (double)s->nll[pos] : what == KL ? (double)s->kl[pos] : s->agree[pos];
 }
 
+static const struct quality_seen *side(const struct forced *f, int passage, int arm)
+{
+    if (arm == REFERENCE)
+        return f->plain ? &f->plain[passage] : seen_of(f, passage, 0);
+    return arm == NONE ? NULL : seen_of(f, passage, arm);
+}
+
 /*
- * The mean over rows lo..hi-1 of all passages, less that of arm ref (-1: nothing); whole blocks of
- * a passage are drawn anew.
+ * The mean over rows lo..hi-1 of all passages, less that of arm ref, or NONE; whole blocks of a
+ * passage are drawn anew.
  */
 static struct mt_interval mean(const struct forced *f, int arm, int ref, enum what what, int64_t lo,
                                int64_t hi)
@@ -178,7 +190,7 @@ static struct mt_interval mean(const struct forced *f, int arm, int ref, enum wh
     double *x = mt_alloc((size_t)(each * f->text.passages), sizeof(*x));
     double *weight = mt_alloc((size_t)(each * f->text.passages), sizeof(*weight));
     for (int p = 0; x && weight && p < f->text.passages; p++) {
-        const struct quality_seen *s = seen_of(f, p, arm), *r = ref < 0 ? NULL : seen_of(f, p, ref);
+        const struct quality_seen *s = side(f, p, arm), *r = side(f, p, ref);
 
         for (int64_t k = lo; k < hi; k++) {
             x[n + (k - lo) / b] += value(s, what, k) - (r ? value(r, what, k) : 0);
@@ -196,7 +208,7 @@ static struct mt_interval mean(const struct forced *f, int arm, int ref, enum wh
 /* The part of a setting's rows with indices from..to-1. */
 static json_t *part_json(const struct forced *f, int arm, int64_t from, int64_t to)
 {
-    struct mt_interval diff = mean(f, arm, 0, NLL, from, to);
+    struct mt_interval diff = mean(f, arm, REFERENCE, NLL, from, to);
 
     from = from < f->first ? f->first : from;
     to = to > f->rows ? f->rows : to;
@@ -204,11 +216,11 @@ static json_t *part_json(const struct forced *f, int arm, int64_t from, int64_t 
         return NULL;
     json_t *o = json_pack("{s:I, s:I, s:I}", "from", (json_int_t)from, "to", (json_int_t)to,
                           "tokens", (json_int_t)((to - from) * f->text.passages));
-    mt_json_set_real(o, "nll", mean(f, arm, -1, NLL, from, to).mean);
-    mt_json_set_real(o, "nll_unbounded", mean(f, 0, -1, NLL, from, to).mean);
+    mt_json_set_real(o, "nll", mean(f, arm, NONE, NLL, from, to).mean);
+    mt_json_set_real(o, "nll_unbounded", mean(f, REFERENCE, NONE, NLL, from, to).mean);
     quality_interval_json(o, &diff, "diff");
-    mt_json_set_real(o, "kl", mean(f, arm, -1, KL, from, to).mean);
-    mt_json_set_real(o, "agree", mean(f, arm, -1, AGREE, from, to).mean);
+    mt_json_set_real(o, "kl", mean(f, arm, NONE, KL, from, to).mean);
+    mt_json_set_real(o, "agree", mean(f, arm, NONE, AGREE, from, to).mean);
     return o;
 }
 
@@ -241,7 +253,10 @@ static void moved_json(const struct forced *f, json_t *o, const struct quality_s
         for (int64_t k = f->first; k < f->rows; k++)
             worst = fmax(worst, fabs((double)seen_of(f, p, s->at)->nll[k] -
                                      (double)seen_of(f, p, home)->nll[k]));
-    mt_json_set_real(o, "moved_diff", mean(f, s->at, home, NLL, 0, f->rows).mean);
+    struct mt_interval diff = mean(f, s->at, home, NLL, 0, f->rows);
+    mt_json_set_real(o, "moved_diff", diff.mean);
+    mt_json_set_real(o, "moved_low", diff.low);
+    mt_json_set_real(o, "moved_high", diff.high);
     mt_json_set_real(o, "moved_worst", worst);
 }
 
@@ -308,7 +323,7 @@ static int64_t least_window(const struct forced *f, const struct mt_arm *like, b
             p->rope_absolute != like->policy.rope_absolute || s->arm.kv_type != like->kv_type ||
             s->arm.moved != like->moved)
             continue;
-        struct mt_interval d = mean(f, s->at, 0, NLL, mt_arm_parts(&s->arm), f->rows);
+        struct mt_interval d = mean(f, s->at, REFERENCE, NLL, mt_arm_parts(&s->arm), f->rows);
         if (!((sure ? d.high : d.low) < f->o->bound) && p->window > missed)
             missed = p->window;
     }
@@ -345,7 +360,7 @@ static bool is_kind(const struct forced *f, const struct quality_setting *s)
 
 static const char *no_meaning(const struct forced *f)
 {
-    return quality_no_meaning(f->o, mean(f, 0, -1, NLL, 0, f->rows).mean);
+    return quality_no_meaning(f->o, mean(f, REFERENCE, NONE, NLL, 0, f->rows).mean);
 }
 
 static int print_json(const struct forced *f)
@@ -365,9 +380,9 @@ static int print_json(const struct forced *f)
 static void print_setting(const struct forced *f, const struct quality_setting *s)
 {
     int64_t parts = mt_arm_parts(&s->arm), w = s->arm.policy.window;
-    struct mt_interval near = mean(f, s->at, 0, NLL, parts, parts + w);
-    struct mt_interval far = mean(f, s->at, 0, NLL, parts + w, f->rows);
-    struct mt_interval all = mean(f, s->at, 0, NLL, 0, f->rows);
+    struct mt_interval near = mean(f, s->at, REFERENCE, NLL, parts, parts + w);
+    struct mt_interval far = mean(f, s->at, REFERENCE, NLL, parts + w, f->rows);
+    struct mt_interval all = mean(f, s->at, REFERENCE, NLL, 0, f->rows);
     char kv[64], a[48] = "", b[48];
     bool bounded = s->arm.policy.bounded;
 
@@ -377,8 +392,9 @@ static void print_setting(const struct forced *f, const struct quality_setting *
     quality_interval_text(b, bounded ? &far : &all);
     printf("%-22s %-8s %-4s %9" PRId64 " %8.4f %26s %26s %9.2e %6.3f\n", kv,
            bounded ? s->arm.policy.rope_absolute ? "absolute" : "cache" : "-",
-           mt_dtype_name(s->arm.kv_type), s->arm.moved, mean(f, s->at, -1, NLL, 0, f->rows).mean, a,
-           b, mean(f, s->at, -1, KL, 0, f->rows).mean, mean(f, s->at, -1, AGREE, 0, f->rows).mean);
+           mt_dtype_name(s->arm.kv_type), s->arm.moved, mean(f, s->at, NONE, NLL, 0, f->rows).mean,
+           a, b, mean(f, s->at, NONE, KL, 0, f->rows).mean,
+           mean(f, s->at, NONE, AGREE, 0, f->rows).mean);
 }
 
 static bool lacks_interval(const struct forced *f, const struct quality_setting *s)
@@ -386,8 +402,8 @@ static bool lacks_interval(const struct forced *f, const struct quality_setting 
     int64_t parts = mt_arm_parts(&s->arm), w = s->arm.policy.window;
 
     return s->arm.policy.bounded && parts < f->rows &&
-           (isnan(mean(f, s->at, 0, NLL, parts, parts + w).low) ||
-            (parts + w < f->rows && isnan(mean(f, s->at, 0, NLL, parts + w, f->rows).low)));
+           (isnan(mean(f, s->at, REFERENCE, NLL, parts, parts + w).low) ||
+            (parts + w < f->rows && isnan(mean(f, s->at, REFERENCE, NLL, parts + w, f->rows).low)));
 }
 
 /* What people read below the table. */
@@ -437,7 +453,7 @@ static void print_table(const struct forced *f)
 
 /* ---- all of it ---- */
 
-static int run(struct forced *f)
+static int measure(struct forced *f, bool first_only)
 {
     struct mt_err e = {0};
     int rc = 0, status = quality_text_open(&f->text, f->o);
@@ -448,6 +464,8 @@ static int run(struct forced *f)
         status = quality_state_open(&f->state, f->o->state);
     if (status != MT_EXIT_OK)
         return status;
+    if (first_only)
+        f->arms.n_arms = f->arms.n_settings = 1;
     f->rows = f->text.n_prompt + f->text.length - 1;
     f->first = f->text.n_prompt > 0 ? f->text.n_prompt - 1 : 0;
     f->seen = calloc((size_t)(f->text.passages * f->arms.n_arms), sizeof(*f->seen));
@@ -457,10 +475,16 @@ static int run(struct forced *f)
         rc = run_passage(f, &e);
     if (f->tty)
         fputs("\r\033[K", stderr);
-    if (rc < 0) {
-        mt_msg(MT_ERROR, "%s", e.text);
-        return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
-    }
+    if (rc == 0)
+        return MT_EXIT_OK;
+    mt_msg(MT_ERROR, "%s", e.text);
+    return rc == -EINVAL ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+static int tell(const struct forced *f)
+{
+    int rc = 0;
+
     if (no_meaning(f))
         mt_msg(MT_WARN, "%s", no_meaning(f));
     if (f->o->table)
@@ -470,15 +494,32 @@ static int run(struct forced *f)
     return rc < 0 && rc != -EPIPE ? MT_EXIT_FAILED : MT_EXIT_OK;
 }
 
-int quality_forced(const struct quality_options *o)
+static void close_all(struct forced *f)
+{
+    quality_state_close(&f->state);
+    quality_text_close(&f->text);
+}
+
+int quality_plain(const struct quality_options *o, struct quality_seen **seen)
 {
     struct forced f = {.o = o, .tty = isatty(STDERR_FILENO)};
-    int status = run(&f);
+    int status = measure(&f, true);
 
+    *seen = f.seen; /* one arm: [passages] */
+    close_all(&f);
+    return status;
+}
+
+int quality_forced(const struct quality_options *o, const struct quality_seen *plain)
+{
+    struct forced f = {.o = o, .plain = plain, .tty = isatty(STDERR_FILENO)};
+    int status = measure(&f, false);
+
+    if (status == MT_EXIT_OK)
+        status = tell(&f);
     for (int i = 0; f.seen && i < f.text.passages * f.arms.n_arms; i++)
         quality_seen_free(&f.seen[i]);
     free(f.seen);
-    quality_state_close(&f.state);
-    quality_text_close(&f.text);
+    close_all(&f);
     return status;
 }

@@ -45,6 +45,8 @@ json_t *quality_head_json(const struct quality_options *o, const struct quality_
                   "prompt", t->n_prompt, "resample", o->resample, "seed", (json_int_t)o->seed);
 
     json_object_set_new(h, "backend", json_string(mt_model_backend(o->pm.m)->ops->name));
+    if (o->pm.quantize)
+        json_object_set_new(h, "quantize", json_string(mt_dtype_name(o->pm.quantize)));
     json_object_set_new(h, "meaningful", json_boolean(!why));
     if (why)
         json_object_set_new(h, "remark", json_string(why));
