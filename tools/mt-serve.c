@@ -298,7 +298,8 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
                                .want_rows = want,
                                .kv_type = o->kv_type,
                                .mmproj = a->mmproj,
-                               .quantize = a->quantize};
+                               .quantize = a->quantize,
+                               .plan = a->dry_run};
     int rc;
 
     s->clock = mt_clock_real();

@@ -50,6 +50,12 @@ int64_t mt_weights_bytes(const struct mt_weights *w);
  */
 void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type);
 
+/*
+ * From now on only names, shapes and sizes are right: what would be made (of a seed, or by
+ * quantising) is zeros that take no memory.
+ */
+void mt_weights_plan(struct mt_weights *w);
+
 /* ---- tokenizers ---- */
 
 struct mt_tokenizer;
@@ -94,6 +100,7 @@ const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t 
 struct mt_detok {
     unsigned char hold[4];
     int n;
+    bool zeros; /* a byte 0 stays; else it becomes U+FFFD, for texts that end at one */
 };
 /*
  * Longest output for one token of len bytes (3 (len + 3) + 1). Returns the bytes written (NUL
@@ -138,6 +145,7 @@ struct mt_model_opts {
     /* With a GGUF file: its audio tower's, or "synth" for a random one. NULL: it will not hear. */
     const char *mmproj;
     enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */
+    bool plan; /* it will say what it is and takes, and never run: see mt_weights_plan */
 };
 
 /*

@@ -118,6 +118,25 @@ has() {
 
 # ---- the plan ----
 
+@test "mt-serve --dry-run: makes no weights, so that the largest model is planned on a small machine" {
+  for m in qwen2.5-omni-3b:8069552128 qwen2.5-omni-7b:16510513152 qwen3-omni-30b:62361148160 minicpm-o-4.5:17034782720 \
+    moshi-7b:15542496898; do
+    run -0 --separate-stderr timeout 60 mt-serve --dry-run --step-tokens 64 -m "synth:${m%:*}"
+    jq -e ".weight_bytes == ${m#*:} and .n_mem > 0" <<<"$output"
+  done
+}
+
+@test "mt-serve --dry-run: says what the server says" {
+  for m in qwen2.5-omni-tiny qwen3-omni-30b-tiny minicpm-o-4.5-tiny moshi-7b-tiny; do
+    for q in "" --quantize=q8_0; do
+      mt-serve --dry-run -m synth:$m ${q:+"$q"} | jq . >plan
+      serve -m synth:$m ${q:+"$q"}
+      jq 'del(.socket)' ready.json | diff plan -
+      stop
+    done
+  done
+}
+
 @test "mt-serve --dry-run: the ready line says what a session costs and how many fit" {
   run -0 --separate-stderr mt-serve --dry-run --pool 512b --kv window=256,sinks=4 --block 8 --kv-type f32
   [ "${#lines[@]}" = 1 ]
