@@ -109,6 +109,7 @@ int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
     enum mt_tower tower = tower_of(m->opts.mmproj);
     struct mt_gguf *text = NULL, *audio = NULL;
     struct mt_err why = {0};
+    int64_t parts;
     int rc = mt_gguf_open(&text, path, &why);
 
     if (rc == -EBADMSG)
@@ -118,7 +119,12 @@ int mt_model_open_gguf(struct mt_model *m, const char *path, struct mt_err *e)
                           path);
     if (rc < 0)
         return mt_err_set(e, rc, "%s", why.text);
-    if (mt_gguf_is(text, "general.architecture", "clip"))
+    rc = mt_gguf_int(text, "split.count", 0, INT64_MAX, 0, &parts, e);
+    if (rc == 0 && parts > 1)
+        rc = mt_err_set(e, -ENOTSUP,
+                        "%s: one of %lld parts (llama-gguf-split --merge makes them one file)",
+                        path, (long long)parts);
+    if (rc == 0 && mt_gguf_is(text, "general.architecture", "clip"))
         rc = mt_err_set(e, -ENOTSUP, "%s: an audio or vision tower: it goes with --mmproj", path);
     if (rc == 0 && tower == MT_TOWER_FILE)
         rc = mt_gguf_open(&audio, m->opts.mmproj, e);

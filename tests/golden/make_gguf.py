@@ -2,17 +2,16 @@
 
     python make_gguf.py [WEIGHTS]    (needs requirements.txt; seconds)
 
-  gguf/blocks     random blocks of each quantised type, and what llama.cpp's gguf package makes of them
+  gguf/blocks     random blocks of each quantised type, and what the gguf package makes of them
   gguf/omni-b, gguf/qwen3-a
                   twins of the checkpoints of these names: text model and audio tower
   gguf/qwen2, gguf/qwen3, gguf/qwen3moe
-                  text models of random blocks, and what transformers computes with their plain values
+                  text models of random blocks, and what transformers makes of their plain values
   ../fuzz/corpus/gguf
                   small files, good ones and bad ones
   gguf/hard.json, gguf/real.json
-                  with WEIGHTS, the folder of qwen2.5-coder-0.5b-instruct-q4_k_m.gguf, and the packages
-                  llama-cpp-python and accelerate: odd strings and the ids that llama.cpp gives for them,
-                  and log-probs of the file's plain values by transformers
+                  with WEIGHTS, the folder of REAL, and packages llama-cpp-python, accelerate:
+                  odd strings and llama.cpp's ids for them, and log-probs by transformers
 """
 
 import json
@@ -82,7 +81,8 @@ def blocks():
             put_scale(block, at, scale)
         block.tofile(folder / f"{kind.name.lower()}.blocks")
         gguf.dequantize(block, kind).astype("<f4").tofile(folder / f"{kind.name.lower()}.f32")
-    rows = rng.normal(0, 1, 32 * 24).astype("<f4") * np.repeat(2.0 ** rng.integers(-20, 8, 24), 32).astype("<f4")
+    rows = rng.normal(0, 1, 32 * 24).astype("<f4")
+    rows *= np.repeat(2.0 ** rng.integers(-20, 8, 24), 32).astype("<f4")
     rows[64:96] = 0
     rows.tofile(folder / "rows.f32")
     gguf.quantize(rows.reshape(1, -1), Type.Q8_0).tofile(folder / "rows.q8_0")
@@ -140,7 +140,8 @@ def gguf_name(name):
     stem, _, end = name.rpartition(".")
     if stem in TOP:
         return f"{TOP[stem]}.{end}"
-    for start, block, table in ("model.layers.", "blk", TEXT), ("audio_tower.layers.", "a.blk", AUDIO):
+    kinds = ("model.layers.", "blk", TEXT), ("audio_tower.layers.", "a.blk", AUDIO)
+    for start, block, table in kinds:
         if stem.startswith(start):
             layer, _, rest = stem.removeprefix(start).partition(".")
             return f"{block}.{layer}.{table[rest]}.{end}"
@@ -148,7 +149,7 @@ def gguf_name(name):
 
 
 def add_tensor(w, name, t):
-    """Matrices keep their type; vectors and convolutions are F32, as the converter has them (F16)."""
+    """Matrices keep their type; vectors and convolutions are F32."""
     if ".conv" in name and name.endswith(".bias"):
         t = t.reshape(-1, *[1] * (2 if "conv2d" in name else 1))
     if t.dtype == torch.bfloat16 and t.dim() == 2 and ".conv" not in name:
@@ -244,7 +245,8 @@ def twin(name, arch, projector):
     for file in sorted(source.glob("model*.safetensors")):
         weights.update(load_file(file))
     weights = {n.removeprefix("thinker."): t for n, t in weights.items()}
-    weights = {n: t for n, t in weights.items() if n.startswith(("model.", "lm_head.", "audio_tower."))}
+    ours = ("model.", "lm_head.", "audio_tower.")
+    weights = {n: t for n, t in weights.items() if n.startswith(ours)}
     weights.pop("audio_tower.audio_bos_eos_token.weight", None)
 
     w = gguf.GGUFWriter(folder / "model.gguf", arch)
@@ -351,21 +353,24 @@ def text_model(name, spec):
 
     c = config
     hd = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    q, kv, experts = c.num_attention_heads * hd, c.num_key_value_heads * hd, getattr(c, "num_experts", 0)
-    matrix("model.embed_tokens.weight", "token_embd.weight", spec["embed"], c.vocab_size, c.hidden_size, 0.1)
+    q, kv, hidden = c.num_attention_heads * hd, c.num_key_value_heads * hd, c.hidden_size
+    experts = getattr(c, "num_experts", 0)
+    matrix("model.embed_tokens.weight", "token_embd.weight", spec["embed"], c.vocab_size, hidden,
+           0.1)  # fmt: skip
     for i, kind in enumerate(spec["kinds"]):
         p, b = f"model.layers.{i}.", f"blk.{i}."
         vector(p + "input_layernorm.weight", c.hidden_size, 1, 0.1)
         vector(p + "post_attention_layernorm.weight", c.hidden_size, 1, 0.1)
-        for which, rows, cols in ("q", q, c.hidden_size), ("k", kv, c.hidden_size), ("v", kv, c.hidden_size):
-            matrix(f"{p}self_attn.{which}_proj.weight", f"{b}attn_{which}.weight", kind[which], rows, cols)
+        for which, rows in ("q", q), ("k", kv), ("v", kv):
+            hf, ours = f"{p}self_attn.{which}_proj.weight", f"{b}attn_{which}.weight"
+            matrix(hf, ours, kind[which], rows, hidden)
             if spec.get("bias"):
                 vector(f"{p}self_attn.{which}_proj.bias", rows, 0, 0.1)
             elif which != "v":
                 vector(f"{p}self_attn.{which}_norm.weight", hd, 1, 0.1)
         matrix(p + "self_attn.o_proj.weight", b + "attn_output.weight", kind["o"], c.hidden_size, q)
         if experts:
-            matrix(p + "mlp.gate.weight", b + "ffn_gate_inp.weight", Type.F32, experts, c.hidden_size)
+            matrix(p + "mlp.gate.weight", b + "ffn_gate_inp.weight", Type.F32, experts, hidden)
         ffn = c.moe_intermediate_size if experts else c.intermediate_size
         end = "_exps.weight" if experts else ".weight"
         for which, rows, cols in (("gate", ffn, c.hidden_size), ("up", ffn, c.hidden_size),
@@ -409,7 +414,9 @@ def text(s):
     return struct.pack("<Q", len(s)) + s
 
 
-def small_file(version=3, align=32, tensors=2, keys=None, data=160, offsets=(0, 64), kind=8, dims=(32, 1)):
+def small_file(
+    version=3, align=32, tensors=2, keys=None, data=160, offsets=(0, 64), kind=8, dims=(32, 1)
+):
     """A few keys of every kind, two tensors; parts of it can be made wrong."""
     head = [
         text("general.architecture") + struct.pack("<I", 8) + text("qwen2"),
@@ -419,7 +426,8 @@ def small_file(version=3, align=32, tensors=2, keys=None, data=160, offsets=(0, 
         text("b") + struct.pack("<IB", 7, 1),
         text("tokenizer.ggml.model") + struct.pack("<I", 8) + text("gpt2"),
         text("tokenizer.ggml.pre") + struct.pack("<I", 8) + text("qwen2"),
-        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 3) + text("a") + text("b") + text("ab"),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 3)
+        + b"".join(text(s) for s in ("a", "b", "ab")),
         text("tokenizer.ggml.token_type") + struct.pack("<IIQ3i", 9, 5, 3, 1, 1, 1),
         text("tokenizer.ggml.merges") + struct.pack("<IIQ", 9, 8, 1) + text("a b"),
         text("u") + struct.pack("<IQ", 10, 2**64 - 1),
@@ -441,7 +449,8 @@ def corpus():
         "overlap": small_file(offsets=(0, 32)), "past-end": small_file(offsets=(0, 2**62)),
         "odd-offset": small_file(offsets=(0, 65)), "align-0": small_file(align=0),
         "align-3": small_file(align=3), "huge-dims": small_file(dims=(2**40, 2**40)),
-        "type-4": small_file(kind=4), "type-2_k": small_file(kind=10, dims=(256, 1)),
+        "type-4": small_file(kind=4),
+        "type-2_k": small_file(kind=10, dims=(256, 1), offsets=(0, 96), data=192),
         "cut": good[:300], "no-data": small_file(data=0),
     }  # fmt: skip
     for name, data in files.items():
@@ -468,9 +477,11 @@ def odd_strings(n):
     ]  # fmt: skip
     words = [
         "don't", "I'LL", "we've", "'S", "the", " and", "<|im_start|>", "<|im_end|>", "<tool_call>",
-        "</tool_call>", "\n\n", "  ", "\t", "123", "3.14", "!!", "...", "__", "/*", "<|fim_prefix|>",
-        "<|endoftext|>", "\u00e9", "\u0301", "\u017f", "'\u017f", "\u212a", "\u00a0", "\u3000",
-        "\u4f60\u597d", "\ud55c", "\U0001f600", "\U0001f3fd", "\u200d", "a", "B", "\u00df", "\ufb01",
+        "</tool_call>", "\n\n", "  ", "\t", "123", "3.14", "!!", "...", "__", "/*",
+        "<|fim_prefix|>", "<|endoftext|>", "\u00e9", "\u0301", "\u017f", "'\u017f", "\u212a",
+        "\u00a0", "\u3000",
+        "\u4f60\u597d", "\ud55c", "\U0001f600", "\U0001f3fd", "\u200d", "a", "B", "\u00df",
+        "\ufb01",
     ]  # fmt: skip
     rnd = random.Random(1)
     out = list(TEXTS)
@@ -488,7 +499,8 @@ def hard(weights):
 
     llm = Llama(f"{weights}/{REAL}", vocab_only=True, verbose=False)
     cases = [
-        dict(text=t, ids=llm.tokenize(t.encode(), add_bos=False, special=True)) for t in odd_strings(400)
+        dict(text=t, ids=llm.tokenize(t.encode(), add_bos=False, special=True))
+        for t in odd_strings(400)
     ]
     write_lines(OUT / "hard.json", cases)
 
@@ -498,7 +510,8 @@ def real(weights):
         weights, gguf_file=REAL, dtype=torch.float32
     ).eval()
     # "The capital of France is Paris. In 1961, ask what together you can"
-    ids = [785, 6722, 315, 9625, 374, 12095, 13, 758, 220, 16, 24, 21, 16, 11, 2548, 1128, 3786, 498, 646]
+    ids = [785, 6722, 315, 9625, 374, 12095, 13, 758, 220, 16, 24, 21, 16, 11, 2548, 1128]
+    ids += [3786, 498, 646]
     rows = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
     at = []
     for p in 0, 4, 12, len(ids) - 1:

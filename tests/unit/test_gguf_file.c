@@ -320,8 +320,8 @@ static void test_tensors(void **state)
     } is[] = {
         {1, 0, 8, "overlap"},
         {1, 65, 8, "no multiple of the alignment"},
-        {1, 1ull << 62, 8, "outside the file"},
-        {1, 128, 8, "outside the file"},
+        {1, 1ull << 62, 8, "expected 64"},
+        {1, 128, 8, "is not next to"},
         {2, 4, 4, "type 4 is not known"},
         {2, 12, 4, "no whole blocks of Q4_K"},
         {3, 0, 8, "0 or too many"},
