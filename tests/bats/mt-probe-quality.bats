@@ -154,3 +154,60 @@ refused() {
   run -1 --separate-stderr bash -c 'mt-probe quality --text "$1" --tokens 60 --windows 16 >/dev/full 2>err; s=$?; cat err >&2; exit $s' - "$BOOK"
   [[ "$stderr" == *"No space left"* ]]
 }
+
+@test "quality --attention: shares by layer and distance, with a control and no advice where there is no meaning" {
+  quality --attention --tokens 300
+  jq -se '.[0].type == "quality_run" and .[0].passages == 8 and map(.type) == ["quality_run"] +
+    [range(4 * 3) | "quality_attention"] + [range(8) | "quality_first"]' out
+  jq -se 'map(select(.type == "quality_attention")) | map([.layer, .from]) == [range(4) as $l | 64, 128, 256 | [$l, .]]
+    and all(.share > 0 and .share < 1 and .low <= .share and .share <= .high and (.tokens | length) == 8
+    and ((.tokens | add) - .share | fabs < 1e-5))' out
+  # Random weights know no first tokens: they get what their neighbours get.
+  jq -se 'map(select(.type == "quality_first")) | all(.share / .neighbours | . > 0.5 and . < 2)' out
+  quality --attention --tokens 300 --passages 2 --threads 3
+  jq -se 'map(select(.type == "quality_first")) | all(has("low") | not)' out
+  mt-probe quality --attention --text "$BOOK" --tokens 100 --format table >out 2>/dev/null
+  grep -q "mean nothing" out
+  wrong "too short" -- --text "$BOOK" --attention --tokens 60
+}
+
+@test "quality --free: beside the control, and only what was written after something was lost" {
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20
+  jq -se '.[0] | .turns == "none" and .control_sound and .passages == 8 and (.meaningful | not)' out
+  jq -se '.[1:] | length == 7 and all(.type == "quality_free") and map(.drawn) == [8 * 70, 8 * 65, 8 * 61, 8 * 41, 8 * 37, 8 * 70, 8 * 70]
+    and map(.masked) == [false, true, true, true, true, false, false]' out
+  # Nothing masked is nothing changed.
+  jq -se 'map(select(.masked == false)) | all(.distinct4.diff == 0 and .nll.diff == 0 and .nll.value == .nll.control)' out
+  jq -se 'map(select(.masked)) | all(.nll.low <= .nll.diff and .nll.diff <= .nll.high and (.nll.value - .nll.control - .nll.diff | fabs < 1e-5))' out
+  mv out want
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20 --threads 1
+  cmp want out
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20 --seed 2
+  run ! cmp -s want out
+}
+
+@test "quality --free: a decoder that the control does not survive is told" {
+  quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 -m "$A"
+  jq -se '.[0].temperature == 0' out
+  quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 --ban 2 -m "$A"
+  jq -se '.[0].control_sound and .[0].ban == 2 and all(.[1:][]; .distinct4.value == 1)' out
+}
+
+@test "quality --turns: fresh caches hide what one cache shows" {
+  quality --turns fresh --windows 64 --sinks 0 --tokens 300 --prompt-tokens 20 --answer-tokens 20 --seeds 2
+  jq -se '.[0].turns == "fresh" and .[0].turn_count >= 4 and .[2].masked == false and .[2].nll.diff == 0' out
+  quality --turns one --windows 64 --sinks 0 --tokens 300 --prompt-tokens 20 --answer-tokens 20 --seeds 2
+  jq -se '.[0].turns == "one" and .[2].masked and .[2].nll.diff != 0 and .[1].drawn == .[0].turn_count * 20 * 16' out
+  mt-probe quality --turns one --text "$BOOK" --windows 48 --sinks 0 --tokens 200 --format table >out 2>/dev/null
+  grep -q '^window=48,sinks=0' out
+}
+
+@test "quality --free: wrong calls" {
+  wrong "one of them" -- --text "$BOOK" --free --attention
+  wrong "--state" -- --text "$BOOK" --free --state s
+  wrong "--turns" -- --text "$BOOK" --turns two
+  wrong "one --kv-type" -- --text "$BOOK" --free --kv-type f32,int8
+  wrong "no turn" -- --text "$BOOK" --turns one --tokens 100
+  wrong "less than 8 passages" -- --text "$BOOK" --free --prompt-tokens 2000 --tokens 3000
+  wrong "frames of codes" -- -m synth:moshi-tiny --text "$BOOK" --free
+}

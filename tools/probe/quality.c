@@ -20,12 +20,41 @@ enum {
     KEY_BOUND,
     KEY_STATE,
     KEY_EACH,
-    KEY_BLOCK
+    KEY_BLOCK,
+    KEY_ATTENTION,
+    KEY_FREE,
+    KEY_TURNS,
+    KEY_PROMPT_TOKENS,
+    KEY_ANSWER_TOKENS,
+    KEY_SEEDS,
+    KEY_TEMPERATURE,
+    KEY_TOP_P,
+    KEY_BAN
 };
 
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"text", 't', "FILE", 0, "The text; - is stdin", 0},
+    {"attention", KEY_ATTENTION, NULL, 0,
+     "Where attention goes instead of what a bound costs: the share of the first tokens, by layer "
+     "and distance, and how many sinks that makes",
+     0},
+    {"free", KEY_FREE, NULL, 0,
+     "What the model writes by itself under each setting, instead: how much it repeats itself, and "
+     "what the unbounded cache thinks of it",
+     0},
+    {"turns", KEY_TURNS, "fresh|one", 0,
+     "--free: pieces of the text and answers in turns, each turn from a fresh cache or all through "
+     "one",
+     0},
+    {"prompt-tokens", KEY_PROMPT_TOKENS, "N", 0,
+     "--free: what is given of the text at the beginning, or in each turn (default 64)", 0},
+    {"answer-tokens", KEY_ANSWER_TOKENS, "N", 0,
+     "--turns: what is written in each turn (default 64)", 0},
+    {"seeds", KEY_SEEDS, "N", 0, "--free: texts from each beginning (default 1)", 0},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "--free: 0 is greedy (default 1)", 0},
+    {"top-p", KEY_TOP_P, "P", 0, "--free: (default 0.95)", 0},
+    {"ban", KEY_BAN, "N", 0, "--free: never write the same N tokens twice (default 0: may be)", 0},
     {"windows", 'w', "W,W,…", 0, "Windows to try (default 128,256,512,1024)", 0},
     {"sinks", KEY_SINKS, "S,S,…", 0,
      "Sinks to try with each window; prompt: the model's own first tokens, which then come before "
@@ -39,9 +68,14 @@ static const struct argp_option options[] = {
     {"offset", KEY_OFFSET, "N,N,…", 0,
      "Positions that the text is moved by, as late in a long call (default 0)", 0},
     {"tokens", KEY_TOKENS, "N", 0,
-     "Length of a passage (default: 4096 or four times the largest window, or what there is)", 0},
+     "Length of a passage (default: 4096 or four times the largest window, or what there is; "
+     "--attention: 1024); --free: of what is written with what is given (default: three times the "
+     "largest window)",
+     0},
     {"passages", KEY_PASSAGES, "N", 0,
-     "Passages, spread evenly over the text, each from a fresh cache (default 1)", 0},
+     "Passages, spread evenly over the text, each from a fresh cache (default 1; --attention, "
+     "--free: 8)",
+     0},
     {"system", KEY_SYSTEM, "TEXT", 0,
      "System prompt before each passage (with sinks=prompt the model's own)", 0},
     {"bound", KEY_BOUND, "NATS", 0,
@@ -110,6 +144,7 @@ static int64_t item_offset(struct argp_state *st, const char *name, const char *
 
 static error_t parse(int key, char *arg, struct argp_state *st)
 {
+    static const char *const turns[] = {"fresh", "one"};
     struct quality_options *o = st->input;
 
     switch (key) {
@@ -155,6 +190,34 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case KEY_EACH:
         o->each = true;
         return 0;
+    case KEY_ATTENTION:
+        o->attention = true;
+        return 0;
+    case KEY_FREE:
+        o->free = true;
+        return 0;
+    case KEY_TURNS:
+        o->turns = QUALITY_FRESH + mt_arg_word(st, "--turns", arg, turns, 2);
+        o->free = true;
+        return 0;
+    case KEY_PROMPT_TOKENS:
+        o->prompt_tokens = mt_arg_i64(st, "--prompt-tokens", arg, 1, 1 << 20);
+        return 0;
+    case KEY_ANSWER_TOKENS:
+        o->answer_tokens = mt_arg_i64(st, "--answer-tokens", arg, 1, 1 << 20);
+        return 0;
+    case KEY_SEEDS:
+        o->seeds = (int)mt_arg_i64(st, "--seeds", arg, 1, 1000);
+        return 0;
+    case KEY_TEMPERATURE:
+        o->temperature = mt_arg_double(st, "--temperature", arg, 0, 100);
+        return 0;
+    case KEY_TOP_P:
+        o->top_p = mt_arg_double(st, "--top-p", arg, 0, 1);
+        return 0;
+    case KEY_BAN:
+        o->ban = (int)mt_arg_i64(st, "--ban", arg, 0, 1000);
+        return 0;
     case KEY_BLOCK:
         o->block = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         return 0;
@@ -167,6 +230,10 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case ARGP_KEY_END:
         if (!o->text)
             argp_error(st, "--text is missing");
+        if (o->attention && o->free)
+            argp_error(st, "--attention and --free: one of them");
+        if (o->state && (o->attention || o->free))
+            argp_error(st, "--state keeps losses on a text; not with --attention or --free");
         return 0;
     default:
         return probe_model_option(&o->pm, key, arg, st) ? 0 : ARGP_ERR_UNKNOWN;
@@ -190,19 +257,27 @@ int probe_quality(int argc, char **argv)
         .ropes = {{0}, 1},
         .kv_types = {{MT_F32}, 1},
         .moved = {{0}, 1},
-        .passages = 1,
         .resample = 64,
         .block = 16,
         .seed = 1,
         .bound = 0.05,
+        .prompt_tokens = 64,
+        .answer_tokens = 64,
+        .seeds = 1,
+        .temperature = 1,
+        .top_p = 0.95,
         .table = isatty(STDOUT_FILENO),
     };
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
+    if (!o.passages)
+        o.passages = o.attention || o.free ? 8 : 1;
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK)
-        status = quality_forced(&o);
+        status = o.free        ? quality_free(&o)
+                 : o.attention ? quality_attention(&o)
+                               : quality_forced(&o);
     probe_model_close(&o.pm);
     return status;
 }

@@ -10,6 +10,7 @@
 #include "tools/probe/probe.h"
 
 enum { QUALITY_LIST = 16, QUALITY_ARMS = 256 };
+enum quality_turns { QUALITY_NO_TURNS, QUALITY_FRESH, QUALITY_ONE };
 
 struct quality_list {
     int64_t v[QUALITY_LIST];
@@ -25,7 +26,11 @@ struct quality_options {
     int passages, resample, block;
     uint64_t seed;
     double bound;
-    bool table, each;
+    bool table, each, attention, free;
+    enum quality_turns turns;
+    int64_t prompt_tokens, answer_tokens;
+    int seeds, ban;
+    double temperature, top_p;
 };
 
 /* ---- the text: quality_text.c ---- */
@@ -90,8 +95,19 @@ void quality_interval_json(json_t *o, const struct mt_interval *i, const char *m
 /* "+0.123 [0.100, 0.150]" */
 void quality_interval_text(char out[48], const struct mt_interval *i);
 
+/*
+ * NULL, or why the figures say nothing about a trained model, whose mean loss with an unbounded
+ * cache is nll.
+ */
+const char *quality_no_meaning(const struct quality_options *o, double nll);
+/* The first line; why as above. */
+json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
+                          const char *why);
+
 /* ---- ways of measuring ---- */
 
 int quality_forced(const struct quality_options *o);
+int quality_attention(const struct quality_options *o);
+int quality_free(const struct quality_options *o);
 
 #endif

@@ -343,42 +343,14 @@ static bool is_kind(const struct forced *f, const struct quality_setting *s)
 
 /* ---- out ---- */
 
-static bool synthetic(const struct quality_options *o)
-{
-    return !o->pm.spec || !strncmp(o->pm.spec, "synth:", 6);
-}
-
-/* NULL, or why the figures say nothing about a trained model. */
 static const char *no_meaning(const struct forced *f)
 {
-    if (synthetic(f->o))
-        return "random weights: the figures mean nothing";
-    if (!(mean(f, 0, -1, NLL, 0, f->rows).mean < log(mt_model_info(f->o->pm.m)->vocab) - 1))
-        return "the model knows this text no better than by guessing: the figures mean nothing";
-    return NULL;
-}
-
-static json_t *head_json(const struct forced *f)
-{
-    const struct mt_model_info *info = mt_model_info(f->o->pm.m);
-    const char *why = no_meaning(f);
-    json_t *o = json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:I}", "type",
-                          "quality_run", "metronome", 1, "version", MT_VERSION, "model", info->name,
-                          "spec", f->o->pm.spec ? f->o->pm.spec : "", "text", f->o->text,
-                          "text_tokens", (json_int_t)f->text.n_ids, "passages", f->text.passages,
-                          "length", (json_int_t)f->text.length, "prompt", f->text.n_prompt,
-                          "resample", f->o->resample, "seed", (json_int_t)f->o->seed);
-
-    json_object_set_new(o, "backend", json_string(mt_model_backend(f->o->pm.m)->ops->name));
-    json_object_set_new(o, "meaningful", json_boolean(!why));
-    if (why)
-        json_object_set_new(o, "remark", json_string(why));
-    return o;
+    return quality_no_meaning(f->o, mean(f, 0, -1, NLL, 0, f->rows).mean);
 }
 
 static int print_json(const struct forced *f)
 {
-    int rc = mt_json_line(stdout, head_json(f));
+    int rc = mt_json_line(stdout, quality_head_json(f->o, &f->text, no_meaning(f)));
 
     for (int i = 0; i < f->arms.n_settings && rc == 0; i++)
         rc = mt_json_line(stdout, setting_json(f, &f->arms.settings[i]));

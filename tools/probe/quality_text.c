@@ -7,7 +7,7 @@
 
 #include "tools/probe/quality.h"
 
-enum { DEFAULT_TOKENS = 4096, WINDOWS_LONG = 4 };
+enum { DEFAULT_TOKENS = 4096, WINDOWS_LONG = 4, ATTENTION_TOKENS = 1024 };
 
 /* The model's own first tokens of a call, as a session would feed them. */
 static int load_prompt(struct quality_text *t, const struct quality_options *o, struct mt_err *e)
@@ -55,6 +55,8 @@ static int cut(struct quality_text *t, const struct quality_options *o)
         return MT_EXIT_USAGE;
     }
     want = want > DEFAULT_TOKENS ? want : DEFAULT_TOKENS;
+    if (o->attention)
+        want = ATTENTION_TOKENS;
     t->length = o->tokens ? o->tokens : want < each ? want : each;
     if (t->length < 2) {
         mt_msg(MT_ERROR, "%s: %lld tokens are no text for %d passages", o->text,
