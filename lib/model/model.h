@@ -126,8 +126,9 @@ struct mt_model_info {
     int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
     int sample_rate_hz; /* of everything that mt_ear_push takes */
     int speech_rate_hz; /* of what it speaks; 0: it does not */
-    int beat_samples;   /* the model's own frame length */
-    int frame_step;     /* a frame's length is a multiple of this many samples … */
+    int beat_samples; /* the model's own frame length; 0: it hears nothing and holds no calls … */
+    const char *no_calls; /* … and why, where the model can say so; the model's */
+    int frame_step;       /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
