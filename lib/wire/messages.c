@@ -392,6 +392,7 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
     json_object_set_new(o, "pool_blocks", json_integer(plan->pool_blocks));
     json_object_set_new(o, "pool_bytes", json_integer(plan->pool_bytes));
     json_object_set_new(o, "weight_bytes", json_integer(info->weight_bytes));
+    json_object_set_new(o, "step_bytes", json_integer(mt_model_backend(m)->rows_held));
     json_object_set_new(o, "frame_tokens", json_integer(plan->frame_tokens));
     json_object_set_new(o, "blocks_session", json_integer(plan->blocks_per_session));
     json_object_set_new(bytes, "kv", json_integer(plan->kv_bytes_session));

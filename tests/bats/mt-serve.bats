@@ -122,7 +122,7 @@ has() {
   for m in qwen2.5-omni-3b:8069552128 qwen2.5-omni-7b:16510513152 qwen3-omni-30b:62361148160 minicpm-o-4.5:17034782720 \
     moshi-7b:15542496898; do
     run -0 --separate-stderr timeout 60 mt-serve --dry-run --step-tokens 64 -m "synth:${m%:*}"
-    jq -e ".weight_bytes == ${m#*:} and .n_mem > 0" <<<"$output"
+    jq -e ".weight_bytes == ${m#*:} and .step_bytes > 1e6 and .n_mem > 0" <<<"$output"
   done
 }
 
