@@ -35,6 +35,7 @@ enum {
     OPT_SILENT_STALL,
     OPT_PACE_ADMISSION,
     OPT_CLOSE_STALLED,
+    OPT_FAULT,
     OPT_DRY_RUN,
 };
 
@@ -92,6 +93,10 @@ static const struct argp_option options[] = {
      "What computes: cpu (default), or nothing, in a given time: cost:a=D,b=D[,…]", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
+    {"fault", OPT_FAULT, "LIST", 0,
+     "Break something on purpose, to see what it looks like: stop-compute[=D], slow=X, "
+     "drop-client[=N]",
+     0},
     {"quiet", 'q', 0, 0, "Only errors on standard error", 0},
     {"verbose", 'v', 0, 0, "Say what happens to connections (twice: to each)", 0},
     {0},
@@ -107,6 +112,8 @@ struct args {
     struct mt_engine_opts engine;
     const char *model, *mmproj, *socket, *backend;
     enum mt_dtype quantize;
+    struct mt_wire_fault fault;
+    bool faulty;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
     bool kv_given;
@@ -121,11 +128,22 @@ static void check(struct argp_state *st, const struct args *a)
 {
     if (a->socket && !*a->socket)
         argp_error(st, "--socket: the path is empty");
+    if (a->faulty && !a->socket)
+        argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
     if (!a->socket && !a->dry_run && isatty(STDIN_FILENO))
         argp_error(st,
                    "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
                    "socket (-s SOCKET)",
                    mt_msg_program_name());
+}
+
+static void parse_fault(struct argp_state *st, const char *arg, struct args *a)
+{
+    struct mt_err e = {0};
+
+    a->faulty = true;
+    if (mt_wire_fault_parse(arg, &a->fault, &e) < 0)
+        argp_error(st, "--fault: '%s': %s", arg, e.text);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *st)
@@ -205,6 +223,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_CLOSE_STALLED:
         o->close_stalled = (int)mt_arg_i64(st, "--close-stalled", arg, 0, INT32_MAX);
+        break;
+    case OPT_FAULT:
+        parse_fault(st, arg, a);
         break;
     case OPT_SILENT_STALL:
         o->silent_stall = true;
@@ -355,7 +376,8 @@ static void note(void *ctx, enum mt_level level, const char *text)
 
 static int serve(struct serve *s)
 {
-    struct mt_server_opts so = {.path = s->a->socket, .ready = print_ready, .note = note, .ctx = s};
+    struct mt_server_opts so = {
+        .path = s->a->socket, .ready = print_ready, .note = note, .ctx = s, .fault = s->a->fault};
     struct mt_err e = {0};
     int rc;
 

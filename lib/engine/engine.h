@@ -190,6 +190,13 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);
 
+/*
+ * A frame of silence of nobody's call, now and to its end: its latency in ns, whatever the deadline
+ * is. No record, no count. -EBUSY while there are sessions, -ENOSPC, -ENOMEM, -EIO when it was not
+ * answered.
+ */
+int64_t mt_engine_warm(struct mt_engine *eng);
+
 void mt_engine_set_cap(struct mt_engine *eng,
                        int cap); /* sessions admitted at most; live ones stay */
 /* What a controller says of its cap: why it refuses those above it. Stalled refuses everybody. */
