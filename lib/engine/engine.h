@@ -191,8 +191,8 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 bool mt_engine_tick(struct mt_engine *eng);
 
 /*
- * A frame of silence of nobody's call, now and to its end: its latency in ns, whatever the deadline
- * is. No record, no count. -EBUSY while there are sessions, -ENOSPC, -ENOMEM, -EIO when it was not
+ * A frame of silence of nobody's call, now and to its end, or until it is late: its latency in ns.
+ * No record, no count. -EBUSY while there are sessions, -ENOSPC, -ENOMEM, -EIO when it could not be
  * answered.
  */
 int64_t mt_engine_warm(struct mt_engine *eng);
@@ -215,6 +215,8 @@ struct mt_engine_stats {
     int64_t frames[6];  /* records by status */
     int64_t untruthful; /* frames marked ok by silent_stall */
     int64_t refused, tokens_in, tokens_out, steps, rows;
+    int64_t closed; /* sessions that left, and how long they lasted in all */
+    double closed_s;
     bool draining;
     struct mt_hist latency;
 };

@@ -159,6 +159,8 @@ void mt_meter_publish(struct mt_wire_meter *m, const struct mt_engine_stats *s, 
     m->own.draining = s->draining;
     m->own.blocks_used = s->blocks_used;
     m->own.blocks = s->blocks;
+    m->own.closed = s->closed;
+    m->own.closed_s = s->closed_s;
     m->own.beat_ns = now_ns;
     count_ticks(m, now_ns);
     pthread_mutex_lock(&m->lock);

@@ -145,6 +145,8 @@ struct mt_wire_state {
     int64_t empty_ticks; /* frame lengths in which nothing was due though there were sessions */
     int stalled;         /* sessions whose last frame found no memory */
     int64_t blocks_used, blocks;
+    int64_t closed; /* sessions that left, and how long they lasted in all */
+    double closed_s;
     struct mt_wire_control control;
 };
 
