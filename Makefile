@@ -50,7 +50,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/bench/compare .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
@@ -63,7 +63,10 @@ all: $(TOOLS) ## build the tools into build/
 # ---- building ----
 
 $B/kernels/cpu/%_avx2.o   $B/kernels/cpu/%_avx2.tidy:   ISA := -mavx2 -mfma -mf16c
+$B/kernels/cpu/%_avx2vnni.o $B/kernels/cpu/%_avx2vnni.tidy: ISA := -mavx2 -mfma -mf16c -mavxvnni
 $B/kernels/cpu/%_avx512.o $B/kernels/cpu/%_avx512.tidy: ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+$B/kernels/cpu/%_avx512vnni.o $B/kernels/cpu/%_avx512vnni.tidy: \
+	ISA := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 $B/kernels/%.o: OPT := -O3
 
 $B/%.o: %.c | $(FIRST)
@@ -108,7 +111,7 @@ deps-dev: ## install what lint and fuzz need besides
 demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real speech to a collapse foretold
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/demo build/demo
 
-experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about twenty-five minutes
+experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about three quarters of an hour
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/all
 
 check: all headers $(UNIT) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)

@@ -152,9 +152,14 @@ struct mt_kv_view {
     enum mt_see see;
     /*
      * NULL, or the pool that blocks counts in: a session's own cache (of an encoder), so that a
-     * batch of them is one call. Of the call's shape.
+     * batch of them is one call. Of the call's shape, but the type may be another.
      */
     struct mt_kv *kv;
+    /*
+     * Every token stands so far behind its index (also the sinks): how a call sounds that began
+     * long ago. Only differences of positions count, so that anything but rounding is a fault.
+     */
+    int64_t moved;
 };
 
 /* Rows of one session in a step: consecutive rows of the batch are consecutive tokens. */
@@ -203,6 +208,9 @@ static inline int mt_conv_past(const struct mt_conv *c)
                          : (c->kernel - 1) * c->dilation + 1 - c->stride;
 }
 
+/* Bins of distance in attention_mass: 0, 1, 2 to 3, …, the last has all beyond. */
+#define MT_MASS_BINS 24
+
 /* ---- operations ---- */
 
 enum mt_act { MT_ACT_NONE, MT_ACT_GELU /* erf */, MT_ACT_RELU, MT_ACT_SILU, MT_ACT_ELU };
@@ -237,6 +245,15 @@ struct mt_sample {
     const struct mt_sample_rules *rules; /* NULL: none; borrowed for the call */
 };
 
+/* One matrix of several that take the same rows: as linear's arguments. */
+struct mt_linear {
+    struct mt_rows out;
+    const struct mt_mat *w, *bias;
+    enum mt_act act;
+    struct mt_rows residual;
+};
+enum { MT_LINEARS_MAX = 4 };
+
 struct mt_backend;
 
 struct mt_ops {
@@ -270,6 +287,12 @@ struct mt_ops {
     int (*kv_new)(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
                   int64_t n_blocks);
     void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
+    /*
+     * Tokens 0..n-1 of a session, all layers, bit for bit to where another view has them. Both pools
+     * are of one shape but for the tokens in a block, both views hold all n.
+     */
+    void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
+                    const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
 
     /*
      * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in
@@ -296,6 +319,9 @@ struct mt_ops {
     void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                    struct mt_rows residual, int n);
+    /* linear of each of count <= MT_LINEARS_MAX matrices; the same bits. No out is x or another's. */
+    void (*linears)(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
+                    int count, int n);
     /* out = silu(gate) * up. out may be gate. */
     void (*gated)(struct mt_backend *be, struct mt_rows out, struct mt_rows gate, struct mt_rows up,
                   int n);
@@ -327,6 +353,16 @@ struct mt_ops {
     void (*attention)(struct mt_backend *be, const struct mt_kv *kv, int layer,
                       const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
                       struct mt_rows q_sink);
+
+    /*
+     * Where attention goes, for those who ask: of what `attention` reads with these q and q_sink,
+     * the share of its weights, mass [rows, heads, n_first + MT_MASS_BINS] in host memory. First
+     * each of the tokens 0..n_first-1, then the others by their distance from the query: itself, 1,
+     * 2 to 3, 4 to 7, … A query's shares sum to 1. Plain and slow on every tier.
+     */
+    void (*attention_mass)(struct mt_backend *be, const struct mt_kv *kv, int layer,
+                           const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
+                           int n_first, float *mass);
 
     /* Bidirectional attention inside each span, nothing across; scale 1/sqrt(width / heads). */
     void (*span_attention)(struct mt_backend *be, struct mt_rows out, struct mt_rows q,
@@ -432,11 +468,13 @@ enum mt_cpu_tier {
     MT_CPU_SCALAR,
     MT_CPU_BASE /* vectorised C, any x86-64 or other machine */,
     MT_CPU_AVX2,
-    MT_CPU_AVX512
+    MT_CPU_AVX2VNNI, /* where a CPU has no AVX-VNNI (but AVX-512), the code of AVX2 */
+    MT_CPU_AVX512,
+    MT_CPU_AVX512VNNI
 };
 const char *mt_cpu_tier_name(enum mt_cpu_tier t);
 /*
- * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx512 in the environment
+ * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx2vnni|avx512|avx512vnni in the environment
  * (-EINVAL: another word).
  */
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);

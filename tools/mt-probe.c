@@ -23,6 +23,7 @@ static const struct command {
     {"logits", "what a model expects next, position by position", probe_logits},
     {"embed", "what a model's audio tower makes of a clip", probe_embed},
     {"codec", "sound to a model's codes, and codes to sound", probe_codec},
+    {"quality", "what a bounded cache costs", probe_quality},
 };
 
 struct args {

@@ -9,7 +9,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
-static const char *const tier_name[] = {"scalar", "base", "avx2", "avx512"};
+static const char *const tier_name[] = {"scalar",   "base",   "avx2",
+                                        "avx2vnni", "avx512", "avx512vnni"};
 
 const char *mt_cpu_tier_name(enum mt_cpu_tier t)
 {
@@ -18,6 +19,14 @@ const char *mt_cpu_tier_name(enum mt_cpu_tier t)
 
 #ifdef __x86_64__
 #include <cpuid.h>
+
+/* VEX-coded VNNI: an AVX-512 machine may lack it. Leaf 7.1, EAX bit 4. */
+static bool has_avx_vnni(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1 << 4);
+}
 
 /*
  * CPUID says what the processor can do, XCR0 which registers the system saves when it switches
@@ -37,10 +46,15 @@ static enum mt_cpu_tier tier_best(void)
         return MT_CPU_BASE;
     if ((lo & 0xe0) != 0xe0 || !(b & bit_AVX512F) || !(b & bit_AVX512BW) || !(b & bit_AVX512VL) ||
         !(b & bit_AVX512DQ))
-        return MT_CPU_AVX2;
-    return MT_CPU_AVX512;
+        return has_avx_vnni() ? MT_CPU_AVX2VNNI : MT_CPU_AVX2;
+    return c & bit_AVX512VNNI ? MT_CPU_AVX512VNNI : MT_CPU_AVX512;
 }
 #else
+static bool has_avx_vnni(void)
+{
+    return false;
+}
+
 static enum mt_cpu_tier tier_best(void)
 {
     return MT_CPU_BASE;
@@ -62,7 +76,9 @@ int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e)
             return 0;
         }
     }
-    return mt_err_set(e, -EINVAL, "MT_CPU: '%s' is not one of scalar, base, avx2, avx512", cap);
+    return mt_err_set(e, -EINVAL,
+                      "MT_CPU: '%s' is not one of scalar, base, avx2, avx2vnni, avx512, avx512vnni",
+                      cap);
 }
 
 static void cpu_free(struct mt_backend *be)
@@ -77,10 +93,16 @@ static void cpu_free(struct mt_backend *be)
     free(c);
 }
 
-static const char *const backend_name[] = {"cpu-scalar", "cpu-base", "cpu-avx2", "cpu-avx512"};
+static const char *const backend_name[] = {"cpu-scalar",   "cpu-base",   "cpu-avx2",
+                                           "cpu-avx2vnni", "cpu-avx512", "cpu-avx512vnni"};
 
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e)
 {
+    void (*const hot[])(struct mt_ops *) = {
+        NULL,          mt_hot_base,
+        mt_hot_avx2,   has_avx_vnni() ? mt_hot_avx2vnni : mt_hot_avx2,
+        mt_hot_avx512, mt_hot_avx512vnni,
+    };
     enum mt_cpu_tier best;
     struct mt_cpu *c;
     cpu_set_t set;
@@ -115,17 +137,15 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     mt_scalar_linear(&c->ops);
     mt_scalar_rope(&c->ops);
     mt_scalar_attention(&c->ops);
+    mt_scalar_mass(&c->ops);
     mt_scalar_encoder(&c->ops);
     mt_scalar_codec(&c->ops);
     mt_scalar_conv2d(&c->ops);
     mt_scalar_experts(&c->ops);
     mt_cpu_sample(&c->ops);
-    if (tier == MT_CPU_BASE)
-        mt_hot_base(&c->ops);
-    else if (tier == MT_CPU_AVX2)
-        mt_hot_avx2(&c->ops);
-    else if (tier == MT_CPU_AVX512)
-        mt_hot_avx512(&c->ops);
+    if (tier >= MT_CPU_BASE)
+        hot[tier](&c->ops);
+    c->packs = tier >= MT_CPU_AVX2;
     *out = &c->be;
     return 0;
 }

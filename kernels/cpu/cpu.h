@@ -10,6 +10,7 @@
 #define MT_CPU_CPU_H
 
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/pack.h"
 
 struct mt_mat {
     enum mt_dtype type;
@@ -17,6 +18,7 @@ struct mt_mat {
     const void *data; /* the caller's bytes, any alignment */
     float *vec;       /* rows == 1: the row as f32, else NULL */
     void *own;        /* data, when it is not the caller's */
+    struct mt_pack pack;
 };
 
 static inline const void *mat_row(const struct mt_mat *m, int64_t r)
@@ -115,12 +117,25 @@ struct mt_rope_row {
     int head_dim; /* 0: nothing yet */
 };
 
+/* 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. */
+struct mt_xblock {
+    signed char q[32];
+    float d, ds;   /* ds = d * sum of q */
+    int32_t n, n0; /* minus the sum of q, of its first 16 */
+};
+/* Rows of a call that are quantised at a time, and as many more that may be read but don't count. */
+enum { MT_X_ROWS = 256, MT_X_SPARE = 16 };
+
 struct mt_cpu {
     struct mt_backend be; /* first */
     struct mt_ops ops;
     int threads;
     struct mt_team *team;
     struct mt_scratch *scratch; /* one a thread */
+    bool packs;                 /* linear takes weights in blocks packed */
+    struct mt_chunk *chunks;    /* what they lie in, the newest first */
+    int64_t x_blocks;           /* in a row of x */
+    struct mt_xblock *x;        /* [MT_X_ROWS + MT_X_SPARE][x_blocks + 1] */
     /* sampling: `width` cells a thread */
     int width;
     int32_t *pick;
@@ -149,6 +164,10 @@ static inline struct mt_cpu *cpu_of(struct mt_backend *be)
 typedef void mt_par_fn(void *arg, int thread, int64_t begin, int64_t end);
 void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, void *arg);
 
+/* bytes of zeros at the start of a cache line, of chunk *from, or NULL; and back. */
+void *mt_arena_get(struct mt_cpu *c, size_t bytes, struct mt_chunk **from);
+void mt_arena_put(struct mt_cpu *c, struct mt_chunk *from);
+
 struct mt_team;
 int mt_team_new(struct mt_team **out, int threads);
 void mt_team_free(struct mt_team *p);
@@ -176,6 +195,7 @@ void mt_scalar_norm(struct mt_ops *o);
 void mt_scalar_linear(struct mt_ops *o);
 void mt_scalar_rope(struct mt_ops *o);
 void mt_scalar_attention(struct mt_ops *o);
+void mt_scalar_mass(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
 void mt_scalar_codec(struct mt_ops *o);
 void mt_scalar_conv2d(struct mt_ops *o);
@@ -190,6 +210,9 @@ static inline int64_t conv_length(int64_t n, int kernel, int stride, int pad)
     return room < 0 ? 0 : room / stride + 1;
 }
 
+/* A query's score with one cached key. */
+double mt_kv_score(const struct mt_kv *kv, int layer, int32_t block, int head, int slot,
+                   const float *q);
 /* What the fast tiers fall back to for heads wider than they hold. */
 void mt_scalar_attention_kv(struct mt_backend *be, const struct mt_kv *kv, int layer,
                             const struct mt_batch *b, struct mt_rows out, struct mt_rows q,
@@ -222,6 +245,8 @@ void mt_quantize_take(float *v, const struct mt_mat *table, int32_t id);
  */
 void mt_hot_base(struct mt_ops *o);
 void mt_hot_avx2(struct mt_ops *o);
+void mt_hot_avx2vnni(struct mt_ops *o);
 void mt_hot_avx512(struct mt_ops *o);
+void mt_hot_avx512vnni(struct mt_ops *o);
 
 #endif

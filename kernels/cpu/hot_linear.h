@@ -23,6 +23,8 @@ struct linear_job {
     const struct mt_mat *w, *bias;
     enum mt_act act;
     int n;
+    const struct mt_xblock *q; /* x as hot_quant.h takes it, q_stride blocks from row to row */
+    int64_t q_stride;
 };
 
 /* acc[i * nx + j] += weight row i times x row j over k columns. nw, nx and t are constants. */
@@ -220,37 +222,18 @@ static void group_many(const struct linear_job *j, const char *const *w, int64_t
     }
 }
 
-struct linear_run {
-    struct linear_job j;
-    struct mt_scratch *scratch;
-};
-
-static void linear_run(void *arg, int thread, int64_t begin, int64_t end)
+/* GROUP outputs, group g. */
+static void group_of(const struct linear_job *j, int64_t g, float *scratch)
 {
-    const struct linear_run *l = arg;
-    const struct mt_mat *m = l->j.w;
-    float *scratch = l->scratch[thread].f;
+    const struct mt_mat *m = j->w;
+    const char *w[GROUP];
 
-    for (int64_t g = begin; g < end; g++) {
-        const char *w[GROUP];
-
-        for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
-            w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
-        if (l->j.n <= FEW && m->type < MT_INT8)
-            group_few(&l->j, w, g * GROUP, scratch);
-        else
-            group_many(&l->j, w, g * GROUP, scratch);
-    }
-}
-
-static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
-                   const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
-                   struct mt_rows residual, int n)
-{
-    struct linear_run l = {{out, x, residual, w, bias, act, n}, cpu_of(be)->scratch};
-
-    if (n > 0)
-        mt_par(cpu_of(be), (w->rows + GROUP - 1) / GROUP, GROUP * w->cols * n, linear_run, &l);
+    for (int i = 0; i < GROUP; i++) /* past the last row the last again: its sums go nowhere */
+        w[i] = mat_row(m, g * GROUP + i < m->rows ? g * GROUP + i : m->rows - 1);
+    if (j->n <= FEW && m->type < MT_INT8)
+        group_few(j, w, g * GROUP, scratch);
+    else
+        group_many(j, w, g * GROUP, scratch);
 }
 
 _Static_assert(GROUP *PIECE + BLOCK * GROUP + (BLOCK + TILE_X) * GROUP * LANES <= MT_SCRATCH_FLOATS,

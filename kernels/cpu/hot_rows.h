@@ -210,11 +210,11 @@ static void rope_run(void *arg, int thread, int64_t begin, int64_t end)
         if (view_has_q_sink(&run->view)) {
             int64_t sink_pos = view_sink_pos(&run->view, pos);
 
-            rotate(j, j->q_sink.data + row * j->q_sink.stride, q, row, sink_pos != pos, sink_pos,
-                   heads);
+            rotate(j, j->q_sink.data + row * j->q_sink.stride, q, row, sink_pos != pos,
+                   sink_pos + run->view.moved, heads);
         }
-        rotate(j, q, q, row, 0, pos, heads);
-        rotate(j, k, k, row, 0, pos, j->kv->s.kv_heads);
+        rotate(j, q, q, row, 0, pos + run->view.moved, heads);
+        rotate(j, k, k, row, 0, pos + run->view.moved, j->kv->s.kv_heads);
         if (pos < run->view.sinks_held)
             continue;
         kv = view_kv(run, j->kv);

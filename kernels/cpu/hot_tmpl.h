@@ -6,6 +6,10 @@
 #include "kernels/cpu/hot_vec.h"
 
 #include "kernels/cpu/hot_linear.h"
+#if LANES > 4
+#include "kernels/cpu/hot_quant.h"
+#endif
+#include "kernels/cpu/hot_linears.h"
 
 #include "kernels/cpu/hot_attention.h"
 
@@ -18,6 +22,7 @@
 static void hot_fill(struct mt_ops *o)
 {
     o->linear = linear;
+    o->linears = linears;
     o->attention = attention;
     o->span_attention = span_attention;
     o->rms_norm = rms_norm;

@@ -25,12 +25,28 @@ static void *pages_new(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* Room for rows of x in blocks. */
+static int grow_x(struct mt_cpu *c, int64_t blocks)
+{
+    struct mt_xblock *x;
+
+    if (blocks <= c->x_blocks)
+        return 0;
+    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks + 1, sizeof(*x)));
+    if (!x)
+        return -ENOMEM;
+    free(c->x);
+    c->x = x;
+    c->x_blocks = blocks;
+    return 0;
+}
+
 static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
 {
+    struct mt_cpu *c = cpu_of(be);
     struct mt_mat *m;
     int64_t row_bytes;
 
-    (void)be;
     *out = NULL;
     if (b->type == MT_INT8 || b->type >= MT_DTYPES)
         return -ENOTSUP;
@@ -40,7 +56,8 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         return -EINVAL;
     if (!(m = calloc(1, sizeof(*m))))
         return -ENOMEM;
-    *m = (struct mt_mat){b->type, b->rows, b->cols, row_bytes, b->data, NULL, NULL};
+    *m = (struct mt_mat){
+        .type = b->type, .rows = b->rows, .cols = b->cols, .row_bytes = row_bytes, .data = b->data};
     if (b->rows == 1) {
         if (!(m->vec = mt_alloc((size_t)b->cols, sizeof(float)))) {
             free(m);
@@ -48,15 +65,21 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
+    if (c->packs && b->type > MT_INT8 &&
+        (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
+        free(m->vec);
+        free(m);
+        return -ENOMEM;
+    }
     *out = m;
     return 0;
 }
 
 static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
-    (void)be;
     if (!m)
         return;
+    mt_pack_free(&m->pack, cpu_of(be));
     free(m->vec);
     free(m->own);
     free(m);
@@ -243,6 +266,30 @@ static void kv_free(struct mt_backend *be, struct mt_kv *kv)
     free(kv);
 }
 
+static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
+                    const struct mt_kv *src, const struct mt_kv_view *from, int64_t n)
+{
+    size_t bytes = (size_t)src->s.head_dim * mt_dtype_size(src->s.type);
+
+    (void)be;
+    for (int64_t i = 0; i < n; i++) {
+        int at, slot;
+        int32_t block = view_block(to, dst->s.block_tokens, i, &at);
+        int32_t old = view_block(from, src->s.block_tokens, i, &slot);
+
+        for (int k = 0; k < src->s.layers * 2 * src->s.kv_heads; k++) {
+            int head = k % src->s.kv_heads, v = k / src->s.kv_heads % 2;
+            int layer = k / src->s.kv_heads / 2;
+
+            memcpy(kv_at(dst, layer, block, v, head, at), kv_at(src, layer, old, v, head, slot),
+                   bytes);
+            if (src->s.type == MT_INT8)
+                memcpy(kv_scale_at(dst, layer, block, v, head, at),
+                       kv_scale_at(src, layer, old, v, head, slot), sizeof(float));
+        }
+    }
+}
+
 static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n)
 {
@@ -284,12 +331,14 @@ void mt_cpu_objects(struct mt_ops *o)
     o->gather = gather;
     o->kv_new = kv_new;
     o->kv_free = kv_free;
+    o->kv_copy = kv_copy;
     o->embed = embed;
     o->embed_add = embed_add;
 }
 
 void mt_cpu_objects_free(struct mt_cpu *c)
 {
+    free(c->x);
     free(c->pick);
     free(c->weight);
     free(c->freq);

@@ -45,8 +45,8 @@ static void kv_read(float *dst, const struct mt_kv *kv, int layer, int32_t block
                   scale, n);
 }
 
-static double score_of(const struct mt_kv *kv, int layer, int32_t block, int head, int slot,
-                       const float *q)
+double mt_kv_score(const struct mt_kv *kv, int layer, int32_t block, int head, int slot,
+                   const float *q)
 {
     double sum = 0;
     float k[DIMS];
@@ -82,7 +82,7 @@ static void attend(const struct mt_kv *kv, int layer, const struct mt_run *r, in
                 t = first;
             block = view_block(w, kv->s.block_tokens, t, &slot);
             kv_read(v, kv, layer, block, 1, kv_head, slot, d0, n);
-            soft_add(&s, score_of(kv, layer, block, kv_head, slot, sink ? q_sink : q), v, n);
+            soft_add(&s, mt_kv_score(kv, layer, block, kv_head, slot, sink ? q_sink : q), v, n);
         }
         for (int d = 0; d < n; d++)
             out[d0 + d] = (float)(s.out[d] / s.sum);

@@ -57,7 +57,15 @@ static void linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     mt_par(cpu_of(be), w->rows, w->cols * n, run, &j);
 }
 
+static void linears(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
+                    int count, int n)
+{
+    for (const struct mt_linear *l = list; l < list + count; l++)
+        be->ops->linear(be, l->out, x, l->w, l->bias, l->act, l->residual, n);
+}
+
 void mt_scalar_linear(struct mt_ops *o)
 {
     o->linear = linear;
+    o->linears = linears;
 }

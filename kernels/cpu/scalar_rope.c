@@ -86,14 +86,15 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
         for (int64_t r = 0; r < run->n; r++) {
             int64_t row = run->row + r, pos = run->index + r;
             float *qr = q.data + row * q.stride, *kr = k.data + row * k.stride;
+            int64_t at = pos + run->view.moved;
             int slot;
             int32_t block = view_block(&run->view, kv->s.block_tokens, pos, &slot);
 
             if (view_has_q_sink(&run->view))
-                rotate(q_sink.data + row * q_sink.stride, qr, rope, view_sink_pos(&run->view, pos),
-                       heads, hd);
-            rotate(qr, qr, rope, pos, heads, hd);
-            rotate(kr, kr, rope, pos, kv->s.kv_heads, hd);
+                rotate(q_sink.data + row * q_sink.stride, qr, rope,
+                       view_sink_pos(&run->view, pos) + run->view.moved, heads, hd);
+            rotate(qr, qr, rope, at, heads, hd);
+            rotate(kr, kr, rope, at, kv->s.kv_heads, hd);
             if (pos < run->view.sinks_held)
                 continue;
             append(view_kv(run, kv), layer, block, slot, 0, kr);

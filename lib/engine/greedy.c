@@ -31,7 +31,7 @@ static int step(struct run *r, struct mt_err *e)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     struct mt_audio_rows audio = {0, 1, mt_ear_rows(r->ear, &n)};
     mt_talk_begin(r->talk, n, &id, &at);
-    struct mt_step st = {{1, 1, &one}, &id, &audio, 1, &want, 1};
+    struct mt_step st = {{1, 1, &one}, &id, &audio, 1, &want, .n_want = 1};
     if ((rc = mt_model_step(r->m, r->cache.kv, &st, &logits)) < 0)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     mt_talk_rules(r->talk, &params);

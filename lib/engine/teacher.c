@@ -178,7 +178,7 @@ static int run_chunk(struct run *r, int64_t from, int n, struct mt_err *e)
     for (int k = 0; k < n; k++)
         if (r->at_used + n_want < t->n_at && t->at[r->at_used + n_want] == from + k)
             want[n_want++] = k;
-    struct mt_step st = {{n, 1, &one}, ids, audio, n_audio, want, n_want};
+    struct mt_step st = {{n, 1, &one}, ids, audio, n_audio, want, .n_want = n_want};
     if ((rc = mt_model_step(r->m, r->cache.kv, &st, &logits)) < 0)
         return mt_err_set(e, rc, "the model can't take %d rows: %s", n, strerror(-rc));
     return give(r, logits, n_want);

@@ -248,22 +248,28 @@ void mt_decoder_free(struct mt_decoder *d)
     *d = (struct mt_decoder){0};
 }
 
-static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struct mt_batch *batch)
+static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struct mt_batch *batch,
+                      const struct mt_watch *watch)
 {
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
     const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base};
+    const struct mt_linear qkv[] = {{d->q, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS},
+                                    {d->k, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS},
+                                    {d->v, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS}};
+    const struct mt_linear gate_up[] = {{d->gate, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS},
+                                        {d->up, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS}};
     int n = batch->n_rows;
 
     op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
-    op->linear(d->be, d->q, d->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->k, d->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->v, d->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linears(d->be, d->h, qkv, MT_COUNT(qkv), n);
     if (l->q_norm) {
         op->rms_norm(d->be, d->q, d->q, l->q_norm, d->cfg.eps, n);
         op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
     }
     op->rope_append(d->be, kv, i, rope, batch, d->q, d->q_sink, d->k, d->v);
+    if (watch)
+        watch->layer(watch->ctx, i, kv, batch, d->q, d->q_sink);
     op->attention(d->be, kv, i, batch, d->att, d->q, d->q_sink);
     op->linear(d->be, d->x, d->att, l->wo, NULL, MT_ACT_NONE, d->x, n);
     op->rms_norm(d->be, d->h, d->x, l->norm_post, d->cfg.eps, n);
@@ -271,8 +277,7 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
         mt_moe_run(&l->moe, d->be, &d->moe, d->x, d->h, n);
         return;
     }
-    op->linear(d->be, d->gate, d->h, l->gate, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
-    op->linear(d->be, d->up, d->h, l->up, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    op->linears(d->be, d->h, gate_up, MT_COUNT(gate_up), n);
     op->gated(d->be, d->gate, d->gate, d->up, n);
     op->linear(d->be, d->x, d->gate, l->down, NULL, MT_ACT_NONE, d->x, n);
 }
@@ -289,7 +294,7 @@ int mt_decoder_step(struct mt_decoder *d, struct mt_kv *kv, const struct mt_step
         op->gather(d->be, mt_rows_from(d->x, s->audio[i].row), s->audio[i].src, d->iota,
                    s->audio[i].n);
     for (int i = 0; i < d->cfg.layers; i++)
-        run_layer(d, kv, i, &s->batch);
+        run_layer(d, kv, i, &s->batch, s->watch);
     if (s->n_want > 0) {
         op->gather(d->be, d->last, d->x, s->want, s->n_want);
         op->rms_norm(d->be, d->last, d->last, d->norm, d->cfg.eps, s->n_want);

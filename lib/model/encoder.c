@@ -114,10 +114,12 @@ static void run(struct mt_encoder *enc, struct mt_backend *be, struct mt_rows x,
 
     for (int i = 0; i < enc->cfg.layers; i++) {
         const struct mt_encoder_layer *l = &enc->layer[i];
+        const struct mt_linear qkv[] = {{enc->q, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS},
+                                        {enc->k, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS},
+                                        {enc->v, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS}};
+
         op->layer_norm(be, enc->h, x, l->ln1_w, l->ln1_b, MT_ENCODER_EPS, rows);
-        op->linear(be, enc->q, enc->h, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS, rows);
-        op->linear(be, enc->k, enc->h, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS, rows);
-        op->linear(be, enc->v, enc->h, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS, rows);
+        op->linears(be, enc->h, qkv, MT_COUNT(qkv), rows);
         if (in->batch) {
             struct mt_kv *kv = in->batch->runs[0].view.kv;
             op->rope_append(be, kv, i, none, in->batch, enc->q, MT_NO_ROWS, enc->k, enc->v);

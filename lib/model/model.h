@@ -313,6 +313,16 @@ struct mt_audio_rows {
     struct mt_rows src;
 };
 
+/*
+ * For who wants to see where a step's attention goes: called in every layer of the text model once
+ * its keys are in the cache, with the queries as `attention` gets them.
+ */
+struct mt_watch {
+    void *ctx;
+    void (*layer)(void *ctx, int layer, const struct mt_kv *kv, const struct mt_batch *b,
+                  struct mt_rows q, struct mt_rows q_sink);
+};
+
 struct mt_step {
     struct mt_batch batch;
     const int32_t *ids; /* [n_rows] a token; -1 where audio rows go, but see mt_talk_begin */
@@ -320,6 +330,7 @@ struct mt_step {
     int n_audio;
     const int *want; /* rows whose logits are needed, ascending */
     int n_want;
+    const struct mt_watch *watch; /* NULL: nobody; models that take frames of codes call nobody */
 };
 
 /* Geometry for the pool; type is the KV type. */

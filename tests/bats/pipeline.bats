@@ -63,7 +63,7 @@ frames() {
 
 @test "pipeline: every CPU tier runs" {
   local t
-  for t in scalar base avx2 avx512; do
+  for t in scalar base avx2 avx2vnni avx512 avx512vnni; do
     mt-feed "$CLIP" | MT_CPU=$t mt-serve --deadline 10min >out.ndjson
     jq -se 'map(select(.type == "frame")) | length == 6 and all(.[]; .status == "ok" and .tokens_out > 0)' out.ndjson
   done

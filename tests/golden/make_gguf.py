@@ -478,7 +478,8 @@ def odd_strings(n):
     words = [
         "don't", "I'LL", "we've", "'S", "the", " and", "<|im_start|>", "<|im_end|>", "<tool_call>",
         "</tool_call>", "\n\n", "  ", "\t", "123", "3.14", "!!", "...", "__", "/*",
-        "<|fim_prefix|>", "<|endoftext|>", "\u00e9", "\u0301", "\u017f", "'\u017f", "\u212a", "\u00a0", "\u3000",
+        "<|fim_prefix|>", "<|endoftext|>", "\u00e9", "\u0301", "\u017f", "'\u017f", "\u212a",
+        "\u00a0", "\u3000",
         "\u4f60\u597d", "\ud55c", "\U0001f600", "\U0001f3fd", "\u200d", "a", "B", "\u00df",
         "\ufb01",
     ]  # fmt: skip

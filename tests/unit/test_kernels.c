@@ -70,7 +70,8 @@ static void test_int8(void **state)
 
 static void test_tier_names(void **state)
 {
-    static const char *const name[] = {"scalar", "base", "avx2", "avx512"};
+    static const char *const name[] = {"scalar",   "base",   "avx2",
+                                       "avx2vnni", "avx512", "avx512vnni"};
     const char *was = getenv("MT_CPU");
     char *keep = was ? strdup(was) : NULL;
     enum mt_cpu_tier best, t;

@@ -229,11 +229,12 @@ static void step(struct mt_backend *be, struct mt_kv *kv, const struct world *w,
     for (int64_t i = 0; i < n; i++) {
         if (!next[i])
             continue;
-        runs[b.n_runs++] = (struct mt_run){b.n_rows,
-                                           next[i],
-                                           s[i]->done,
-                                           {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks,
-                                            s[i]->window, s[i]->reach, 0, s[i]->see, s[i]->kv}};
+        runs[b.n_runs++] =
+            (struct mt_run){b.n_rows,
+                            next[i],
+                            s[i]->done,
+                            {s[i]->blocks, s[i]->sinks, s[i]->ring_blocks, s[i]->window,
+                             s[i]->reach, 0, s[i]->see, .kv = s[i]->kv}};
         be->ops->rows_put(be, mt_rows_from(q.v, b.n_rows), s[i]->q + s[i]->done * width, next[i]);
         be->ops->rows_put(be, mt_rows_from(k.v, b.n_rows), s[i]->k + s[i]->done * kw, next[i]);
         be->ops->rows_put(be, mt_rows_from(v.v, b.n_rows), s[i]->v + s[i]->done * kw, next[i]);

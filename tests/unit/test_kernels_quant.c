@@ -93,37 +93,81 @@ static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, ch
     return (struct mt_bytes){p + 1, t, rows, cols};
 }
 
-static void check_linear(struct mt_backend *be, enum mt_dtype t, int64_t in, int64_t out, int n)
+/*
+ * Rows of x as the tiers from AVX2 on take them: in blocks of 32 columns, int8, a step of maxabs /
+ * 127. out may be x. step[k] is half the step, or 0 where the tier takes x as it is: what an element
+ * may err by.
+ */
+static void quantise(enum mt_cpu_tier tier, float *out, double *half_step, const float *x,
+                     int64_t n)
+{
+    for (int64_t b = 0; b < n; b += 32) {
+        float max = 0;
+
+        for (int64_t k = b; k < b + 32; k++)
+            max = fabsf(x[k]) > max ? fabsf(x[k]) : max;
+        for (int64_t k = b; k < b + 32; k++) {
+            half_step[k] = tier >= MT_CPU_AVX2 ? max / 254 * (1 + 4 * EPS) : 0;
+            out[k] = tier < MT_CPU_AVX2 ? x[k]
+                     : max > 0          ? rintf(x[k] * (127 / max)) * (max / 127)
+                                        : 0;
+        }
+    }
+}
+
+/*
+ * Twice: against a double sum over x as it is, where each element of x errs by half a step at most;
+ * and over x quantised here, where nothing but the rounding of a sum in f32 is left.
+ */
+static void check_linear(struct mt_backend *be, enum mt_cpu_tier tier, enum mt_dtype t, int64_t in,
+                         int64_t out, int n)
 {
     char *own;
     float *w, *x = rnd_floats((size_t)(n * in)), *y = malloc((size_t)(n * out) * sizeof(float));
-    struct mt_bytes b = quant_new(t, out, in, &own, &w);
-    struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, NULL);
-    struct mt_mat *m;
+    float *res = rnd_floats((size_t)(n * out)), *bias = rnd_floats((size_t)out);
+    float *q = malloc((size_t)(n * in) * sizeof(float));
+    double *half = malloc((size_t)(n * in) * sizeof(double));
+    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out};
+    struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, res);
+    struct mt_mat *m, *mb;
 
+    for (int64_t r = 0; r < n; r++)
+        quantise(tier, q + r * in, half + r * in, x + r * in, in);
     assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
-    be->ops->linear(be, fy.v, fx.v, m, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    assert_int_equal(be->ops->mat_new(be, &mb, &bb), 0);
+    be->ops->linear(be, fy.v, fx.v, m, mb, MT_ACT_RELU, fy.v, n);
     be->ops->rows_get(be, y, fy.v, n);
     for (int64_t r = 0; r < n; r++) {
         for (int64_t o = 0; o < out; o++) {
-            double sum = 0, abs = 0;
+            double sum = bias[o], sum_q = bias[o], abs = fabs(bias[o]), err = 0;
+            double add = res[r * out + o];
 
             for (int64_t k = 0; k < in; k++) {
-                double p = (double)x[r * in + k] * w[o * in + k];
+                double p = w[o * in + k];
 
-                sum += p;
-                abs += fabs(p);
+                sum += p * x[r * in + k];
+                sum_q += p * q[r * in + k];
+                abs += fabs(p * x[r * in + k]);
+                err += fabs(p) * half[r * in + k];
             }
-            near(y[r * out + o], sum, (in + 8) * EPS * abs, "linear", r, o);
+            /* Scales and minima of a type are rounded apart: products of up to four factors. */
+            double eps = (in + 24) * EPS * 2 * (abs + err) + 2 * EPS * fabs(add);
+            near(y[r * out + o], (sum > 0 ? sum : 0) + add, err + eps, "linear", r, o);
+            near(y[r * out + o], (sum_q > 0 ? sum_q : 0) + add, eps, "linear, quantised", r, o);
         }
     }
     be->ops->mat_free(be, m);
+    be->ops->mat_free(be, mb);
     field_free(be, &fx);
     field_free(be, &fy);
     free(own);
     free(w);
     free(x);
     free(y);
+    free(q);
+    free(half);
+    free(res);
+    free(bias);
 }
 
 static void test_linear(void **state)
@@ -135,13 +179,157 @@ static void test_linear(void **state)
         for (size_t i = 0; i < MT_COUNT(kinds); i++) {
             int64_t block = mt_dtype_block(kinds[i]);
 
-            check_linear(be, kinds[i], block, 1, 1);
-            check_linear(be, kinds[i], 3 * block, 45, rnd_int(1, 9));
-            check_linear(be, kinds[i], 768, 9, 1);
-            check_linear(be, kinds[i], 1280, 20, 70);
+            check_linear(be, tier, kinds[i], block, 1, 1);
+            check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
+            check_linear(be, tier, kinds[i], 768, 9, 1);
+            check_linear(be, tier, kinds[i], 1280, 20, 70);
+            check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
         }
         be->ops->free(be);
     }
+}
+
+/* Rows one at a time on one thread are the definition; any other cut must give the same bits. */
+static void same_bits(enum mt_cpu_tier tier, enum mt_dtype t, int64_t in, int64_t out)
+{
+    enum { N = 290 };
+    float *x = rnd_floats((size_t)(N * in)), *one = malloc((size_t)(N * out) * sizeof(float));
+    float *many = malloc((size_t)(N * out) * sizeof(float)), *w;
+    char *own;
+    struct mt_bytes b = quant_new(t, out, in, &own, &w);
+
+    for (int64_t threads = 1; threads <= 3; threads++) {
+        struct mt_backend *be = backend(tier, (int)threads);
+        struct field fx = field_new(be, N, (int)in, x), fy = field_new(be, N, (int)out, NULL);
+        struct mt_mat *m;
+
+        assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
+        for (int64_t round = 0; round < 4; round++) {
+            bool first = threads == 1 && round == 0;
+
+            for (int64_t r = 0, n; r < N; r += n) {
+                n = first ? 1 : round == 1 ? N : rnd_int(1, round == 2 ? 15 : 60);
+                n = n > N - r ? N - r : n;
+                be->ops->linear(be, mt_rows_from(fy.v, r), mt_rows_from(fx.v, r), m, NULL,
+                                MT_ACT_SILU, MT_NO_ROWS, (int)n);
+            }
+            be->ops->rows_get(be, first ? one : many, fy.v, N);
+            if (!first)
+                assert_memory_equal(one, many, (size_t)(N * out) * sizeof(float));
+        }
+        be->ops->mat_free(be, m);
+        field_free(be, &fx);
+        field_free(be, &fy);
+        be->ops->free(be);
+    }
+    free(x);
+    free(one);
+    free(many);
+    free(w);
+    free(own);
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_AVX2; t <= tier_max(); t++) {
+        for (size_t i = 0; i < MT_COUNT(kinds); i++) {
+            same_bits(t, kinds[i], 768, 45);
+            same_bits(t, kinds[i], mt_dtype_block(kinds[i]), 17);
+        }
+    }
+}
+
+/* Several matrices of one x are as many calls, whatever their types. */
+static void test_linears(void **state)
+{
+    enum { IN = 512, N = 19 };
+    static const enum mt_dtype types[] = {MT_Q4_K, MT_F32, MT_Q8_0, MT_BF16};
+    static const int outs[] = {70, 33, 16, 9};
+    float *x = rnd_floats((size_t)N * IN), alone[N * 70], together[N * 70];
+
+    (void)state;
+    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++) {
+        struct mt_backend *be = backend(tier, 2);
+        struct field fx = field_new(be, N, IN, x), fy[4];
+        struct mt_linear list[4];
+        struct mt_mat *m[4];
+        char *own[4];
+        float *w[4];
+
+        for (int i = 0; i < 4; i++) {
+            struct mt_bytes b;
+
+            if (types[i] > MT_INT8) {
+                b = quant_new(types[i], outs[i], IN, &own[i], &w[i]);
+            } else {
+                w[i] = rnd_floats((size_t)outs[i] * IN);
+                b = bytes_new(w[i], types[i], outs[i], IN, (void **)&own[i]);
+            }
+            assert_int_equal(be->ops->mat_new(be, &m[i], &b), 0);
+            fy[i] = field_new(be, N, outs[i], NULL);
+            list[i] = (struct mt_linear){fy[i].v, m[i], NULL, MT_ACT_NONE, MT_NO_ROWS};
+        }
+        be->ops->linears(be, fx.v, list, 4, N);
+        for (int i = 0; i < 4; i++) {
+            size_t size = sizeof(float) * N * (size_t)outs[i];
+
+            be->ops->rows_get(be, together, fy[i].v, N);
+            be->ops->linear(be, fy[i].v, fx.v, m[i], NULL, MT_ACT_NONE, MT_NO_ROWS, N);
+            be->ops->rows_get(be, alone, fy[i].v, N);
+            assert_memory_equal(alone, together, size);
+            field_free(be, &fy[i]);
+            be->ops->mat_free(be, m[i]);
+            free(own[i]);
+            free(w[i]);
+        }
+        field_free(be, &fx);
+        be->ops->free(be);
+    }
+    free(x);
+}
+
+/* What is no number poisons its own row and no other; huge, tiny and no values at all. */
+static void test_odd_rows(void **state)
+{
+    enum { IN = 256, OUT = 20, N = 6 };
+    float *x = rnd_floats((size_t)N * IN), y[N * OUT];
+
+    (void)state;
+    x[0 * IN + 37] = NAN;
+    x[1 * IN + 255] = -INFINITY;
+    for (int k = 0; k < IN; k++) {
+        x[2 * IN + k] *= 1e30f;
+        x[3 * IN + k] *= 1e-38f;
+        x[4 * IN + k] = 0;
+    }
+    for (enum mt_cpu_tier tier = MT_CPU_AVX2; tier <= tier_max(); tier++) {
+        for (size_t i = 0; i < MT_COUNT(kinds); i++) {
+            struct mt_backend *be = backend(tier, 1);
+            struct field fx = field_new(be, N, IN, x), fy = field_new(be, N, OUT, NULL);
+            char *own;
+            float *w;
+            struct mt_bytes b = quant_new(kinds[i], OUT, IN, &own, &w);
+            struct mt_mat *m;
+
+            assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
+            be->ops->linear(be, fy.v, fx.v, m, NULL, MT_ACT_NONE, MT_NO_ROWS, N);
+            be->ops->rows_get(be, y, fy.v, N);
+            for (int o = 0; o < OUT; o++) {
+                assert_true(isnan(y[o]) && isnan(y[OUT + o]));
+                assert_true(isfinite(y[2 * OUT + o]) && isfinite(y[5 * OUT + o]));
+                assert_true(fabsf(y[3 * OUT + o]) < 1e-30f);
+                assert_true(y[4 * OUT + o] == 0);
+            }
+            be->ops->mat_free(be, m);
+            field_free(be, &fx);
+            field_free(be, &fy);
+            be->ops->free(be);
+            free(own);
+            free(w);
+        }
+    }
+    free(x);
 }
 
 /* Rows of a table, the plain values of them; a vector; and what no weight can be. */
@@ -184,9 +372,9 @@ static void test_embed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_row_bytes),
-        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_decode),  cmocka_unit_test(test_row_bytes),
+        cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_linears), cmocka_unit_test(test_odd_rows),
         cmocka_unit_test(test_embed),
     };
 

@@ -1,5 +1,5 @@
 # What the experiments share: sourced, not run. An experiment NAME writes into OUT/NAME/: MODE.txt (its table), MODE.ndjson (its
-# results), MODE.png, MODE.md (one paragraph), MODE.json (what ran where: commands, versions, seeds, machine) and MODE/ (raw data).
+# results), MODE.png, MODE.md (paragraphs), MODE.json (what ran where: commands, versions, seeds, machine) and MODE/ (raw data).
 # shellcheck shell=bash disable=SC2034  # the variables set here are read by the experiments
 set -euo pipefail
 export LC_ALL=C
@@ -10,6 +10,7 @@ command -v mt-predict >/dev/null || PATH=$root/build:$PATH
 clip=tests/data/jfk.flac
 clips="tests/data/jfk.flac tests/data/night30.flac"
 server=
+known_models="qwen2.5-omni-7b qwen3-omni-30b minicpm-o-4.5 moshi-7b"
 
 fail() {
     echo "$name: $1" >&2
@@ -17,8 +18,10 @@ fail() {
 }
 
 # begin NAME DEFAULT_RUNS "WHAT" "WHAT --runs COUNTS" ARGS…: the options all experiments have; mode, seed, runs and dir come out. An
-# experiment's own options, each with a value, stand in `more` (name to help); what was given comes out in `given`.
+# experiment's own options, each with a value, stand in `more` (name to help); what was given comes out in `given`, and --models, which
+# those have that loop over models, in `models`.
 declare -A more=() given=()
+loops() { more[models]="NAME,…  Of $(sed 's/ /, /g' <<<"$known_models") (default: all four; live: their tiny forms)"; }
 begin() {
     name=$1 runs=$2
     local what=$3 unit=$4 need own=""
@@ -63,12 +66,17 @@ begin() {
         shift
     done
     [[ $out =~ ^[A-Za-z0-9_./+-]+$ ]] || usage_error "--out: '$out' has other characters than letters, digits and _./+-"
+    choose_models
     cd "$root"
-    for need in mt-predict jq gnuplot awk $([ $mode = paper ] || echo mt-serve mt-feed); do
+    for need in mt-predict jq gnuplot awk flock $([ $mode = paper ] || echo mt-serve mt-feed); do
         command -v "$need" >/dev/null || fail "$need is not there (make all, make deps)"
     done
     dir=$out/$name
     raw=$dir/$mode
+    mkdir -p "$dir"
+    # A second run in the same place would take the files away from under the first, and its server's socket.
+    exec {lock}>"$dir/.$mode.lock"
+    flock -n "$lock" || fail "another run is writing to $raw (--out: somewhere else)"
     rm -rf "$raw" "$dir/$mode".*
     mkdir -p "$raw"
     commands=$raw/commands
@@ -80,6 +88,15 @@ begin() {
     trap 'exit 130' INT
     trap 'exit 143' TERM
     say "$name --$mode, seed $seed"
+}
+choose_models() {
+    local one
+    read -ra models < <(tr , ' ' <<<"${given[models]-$known_models}") || true
+    [ ${#models[@]} -gt 0 ] || usage_error "--models: at least one"
+    for one in "${models[@]}"; do
+        [[ " $known_models " == *" $one "* ]] || usage_error "--models: '$one' is none of ${known_models// /, }"
+    done
+    [ "$(printf '%s\n' "${models[@]}" | sort -u | wc -l)" = ${#models[@]} ] || usage_error "--models: a name stands there twice"
 }
 usage_error() {
     echo "$name: $1 (--help tells the options)" >&2
@@ -127,6 +144,15 @@ stop() {
 # result JQ_ARGS…: one line of results, from jq's named arguments.
 result() { jq -nc "$@" '$ARGS.named' >>"$results"; }
 
+# frames RECORDS: a line for each frame that was not refused: session, when it was due (s), latency (ms), pool (share), status, tokens
+# out. By the members' names, since jq would be the slowest part of it all; what the model says stands last in a record.
+frames() {
+    awk 'function member(k) { return substr($0, index($0, "\"" k "\":") + length(k) + 3) }
+        function word(k, s) { s = substr(member(k), 2); return substr(s, 1, index(s, "\"") - 1) }
+        /"type":"frame"/ { status = word("status"); ms = member("latency_ms") + 0
+            if (status != "refused") printf "%s\t%.6f\t%.6f\t%.6g\t%s\t%d\n", word("session"), member("t") - ms / 1000, ms, member("pool") + 0, status, member("tokens_out") }' "$1"
+}
+
 # calc EXPRESSION [FORMAT]: arithmetic on a line of its own.
 calc() { awk "BEGIN { printf \"${2:-%.6g}\n\", $1 }" </dev/null; }
 
@@ -161,10 +187,13 @@ picture() {
     gnuplot -e "raw='$raw'; png='$dir/$mode.png'; mode='$mode'; ${2:-}" "$experiments/style.gp" "$experiments/$1"
 }
 
-# finish PARAGRAPH: write what ran where, say the result.
+# finish PARAGRAPH…: write what ran where, say the result.
 finish() {
-    printf '%s\n' "${1^}" | tr -s ' \n' ' ' | sed 's/ *$//' >"$dir/$mode.md"
-    printf '\n' >>"$dir/$mode.md"
+    local one
+    for one; do
+        printf '%s\n' "${one^}" | tr -s ' \n' ' ' | sed 's/ *$//'
+        printf '\n\n'
+    done | sed '$d' >"$dir/$mode.md"
     jq -nc --rawfile commands "$commands" --arg name "$name" --arg mode "$mode" --argjson seed "$seed" --argjson runs "$runs" \
         --argjson took "$SECONDS" --arg date "$(date -u +%FT%TZ)" --arg version "$(mt-predict --version)" \
         --arg source "$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo "no git")" \
@@ -184,14 +213,15 @@ finish() {
 # Nothing here was fitted to a result. The card (H200 SXM): 141 GB, 4.8 TB/s, 989 TFLOP/s dense bf16. What a good engine reaches of
 # them is assumed: 70 % of the bandwidth, 50 % of the FLOP/s, 90 % of the memory, of which 4 GB go to activations.
 #
-# A model: frame, answer tokens a frame (4 text tokens a second of speech, all the time: the heaviest talker; Moshi's text and codes
-# share the position of its audio), markup a frame, weights held (GB), weights that any step reads (GB), weights of experts (GB) and
+# A model: frame (its own beat; Qwen3-Omni's is 1 s, and 2 s here as in the paper), answer tokens a frame (4 a second of speech, all the
+# time: the heaviest talker; Moshi's text and codes share the position of its audio), markup a frame (MiniCPM-o's unit marks; none for
+# free-running Qwens), weights held (GB), weights that any step reads (GB), weights of experts (GB) and
 # share of them that one row uses, GFLOP a row, GFLOP and GB of the encoder an audio row and a step, KV bytes a token, audio rows/s.
 #                       frame ans mark  held   dense  experts share    flop  enc  encGB   q      audio
 card_models="
 qwen3-omni-30b          2     8   0     63.44  2.46   57.98  0.0625   6.08   1.60 1.30   98304  13
 qwen2.5-omni-7b         2     8   0     17.86  14.14  0      0        14.14  2.56 1.28   57344  25
-minicpm-o-4.5           2     8   6     17.03  15.13  0      0        15.13  3.07 0.61   147456 10
+minicpm-o-4.5           1     4   3     17.03  15.13  0      0        15.13  3.07 0.61   147456 10
 moshi-7b                0.08  1   0     15.76  14.75  0      0        14.75  0    0.38   524288 12.5"
 
 # card MODEL N [SLOWER]: sets frame_s, answer, markup, rate (tokens/s of a session), pool (blocks), cost (for --cost), a_ms, b_us, ...;
@@ -207,6 +237,8 @@ card() {
                 int((141e9 * 0.9 - $5 * 1e9 - 4e9) / (16 * $12)), 1e3 * a, 1e6 * steps * $9 * 1e9 / F,
                 1e9 * steps * $12 / B, 1e6 * ($9 + $10) * 1e9 / F, touch }')
     [ -n "${touched:-}" ] || fail "no card arithmetic for $1"
+    # How many calls fill the pool in five minutes: the paper's length of a run.
+    five=$(calc "16 * $pool / ($rate * 300)")
     cost="a=${a_ms}ms,b=${b_us}us,b1=${b1_ns}ns,prefill=${prefill_us}us"
     model=$1
     # Moshi's one token a frame stands at its audio's position: an answer that ends at its first token adds none.
@@ -222,9 +254,21 @@ card_remark() {
 
 # ---- the live machine: a tiny model on this one ----
 
-# live_call FRAME_S ANSWER: prompt (tokens) and rate (tokens/s) of one call, as measured through a pipe.
+# live_model NAME FRAME_S ANSWER FRAMES: its tiny form: sets model, frame_s, answer, seconds (of that many frames), speed (how many times
+# as fast as real time this machine surely is), serve (options), prompt and rate. Frames are of FRAME_S where the model lets one choose.
+live_model() {
+    model=$1-tiny frame_s=$2 answer=$3 speed=8
+    case $1 in
+    minicpm-o-4.5) frame_s=1 ;;
+    moshi-7b) frame_s=0.08 answer=1 speed=4 ;;
+    esac
+    seconds=$(calc "$4 * $frame_s")
+    serve="-m synth:$model --frame ${frame_s}s --mode free --answer-tokens $answer"
+    live_call "$frame_s" "$answer" "$model"
+}
+# live_call FRAME_S ANSWER [MODEL]: prompt (tokens) and rate (tokens/s) of one call, as measured through a pipe.
 live_call() {
-    run "mt-feed -q --seconds 8 $clip | mt-serve -q --frame ${1}s --mode free --answer-tokens $2 --kv unbounded >$raw/one.ndjson"
+    run "mt-feed -q --seconds 8 $clip | mt-serve -q ${3:+-m synth:$3 }--frame ${1}s --mode free --answer-tokens $2 --kv unbounded >$raw/one.ndjson"
     read -r prompt rate < <(jq -rs --argjson T "$1" 'map(select(.type == "frame") | .kv_tokens)
         | ((.[length - 2] - .[1]) / (length - 3)) as $frame | "\(.[1] - 2 * $frame | round) \($frame / $T)"' "$raw/one.ndjson")
 }

@@ -35,10 +35,9 @@ bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_s
 
 int probe_model_open(struct probe_model *p)
 {
-    struct mt_model_opts o = {.step_rows = STEP_ROWS,
-                              .want_rows = STEP_ROWS,
-                              .mmproj = p->mmproj,
-                              .quantize = p->quantize};
+    int rows = p->rows ? p->rows : STEP_ROWS;
+    struct mt_model_opts o = {
+        .step_rows = rows, .want_rows = rows, .mmproj = p->mmproj, .quantize = p->quantize};
     struct mt_err e = {0};
 
     if (mt_backend_open(&p->be, p->backend ? p->backend : "cpu", p->threads, &e) < 0) {

@@ -12,12 +12,14 @@ int probe_tokens(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_embed(int argc, char **argv);
 int probe_codec(int argc, char **argv);
+int probe_quality(int argc, char **argv);
 
 /* -m MODEL with its backend, for the subcommands that compute. */
 struct probe_model {
     const char *spec, *mmproj, *backend;
     enum mt_dtype quantize;
     int threads;
+    int rows; /* of a step, 0: 64 */
     struct mt_backend *be;
     struct mt_model *m;
 };

@@ -1,0 +1,213 @@
+#!/usr/bin/env bats
+# mt-probe quality: what a bound costs, and what one gets who asks wrongly. On models without training: shapes of answers, equality
+# where it must be, and that they say so.
+
+# shellcheck disable=SC2154,SC2016,SC2094  # run sets variables; bash -c has its own $1; @ids is read only
+load helper
+
+A=$MT_TESTS/golden/omni-a
+BOOK=$MT_TESTS/../README.md
+
+# quality ARGS…: lines to out, messages to err.
+quality() {
+  mt-probe quality --text "$BOOK" --format json "$@" >out 2>err
+}
+# A wrong call: exit 2, nothing on stdout, one line of a reason: wrong WORD -- ARGS…
+wrong() {
+  refused 2 "$@"
+}
+failed() {
+  refused 1 "$@"
+}
+refused() {
+  local status=$1 word=$2
+  shift 3
+  run "-$status" --separate-stderr mt-probe quality "$@" </dev/null
+  [ -z "$output" ]
+  [ "$(grep -vc "^Try \`\|^information.$" <<<"$stderr")" = 1 ]
+  [[ "$stderr" == mt-probe*"$word"* ]] || { echo "'$word' is not in: $stderr" >&2; return 1; }
+}
+
+@test "quality: a line of the run, a line a setting, the unbounded first" {
+  quality --windows 32,64 --sinks 0,4 --tokens 300 --resample 16
+  jq -se '.[0].type == "quality_run" and .[0].length == 300 and .[0].text_tokens > 300 and .[0].metronome == 1' out
+  [ "$(jq -r 'select(.type == "quality").kv' out | tr '\n' ' ')" = "unbounded window=32,sinks=0 window=32,sinks=4 window=64,sinks=0 window=64,sinks=4 " ]
+  jq -se '.[1] | .tokens == 299 and .diff == 0 and .kl == 0 and .agree == 1 and .nll == .nll_unbounded' out
+  jq -se '.[2:] | all(.nll_unbounded > 5 and .kl > 0 and .low <= .diff and .diff <= .high and (.nll - .nll_unbounded - .diff | fabs < 2e-6))' out
+}
+
+@test "quality: weights without training say that their figures mean nothing, and choose nothing" {
+  quality --windows 32 --sinks 0 --tokens 100
+  grep -q "figures mean nothing" err
+  jq -se '.[0].meaningful == false and (.[0].remark | test("mean nothing")) and all(.type != "quality_choice")' out
+  quality -m "$A" --windows 32 --sinks 0 --tokens 100
+  grep -q "no better than by guessing" err
+  jq -se '.[0].meaningful == false' out
+}
+
+@test "quality: until the first token is masked nothing changes, there it does" {
+  quality --windows 32,64 --sinks 0,1,4 --tokens 200 --each
+  jq -se 'map(select(.type == "quality" and .window)) | length == 6 and all(.first_change == .window + .sinks
+    and .before.to == .first_change and .before.diff == 0 and .before.kl == 0 and .before.agree == 1
+    and .near.from == .first_change and .near.to == ([.first_change + .window, 199] | min)
+    and .before.tokens + .after.tokens == .tokens and (.far.tokens // 0) + .near.tokens == .after.tokens)' out
+  # The same numbers as token lines.
+  jq -se 'map(select(.type == "quality_token")) as $t | map(select(.type == "quality" and .kv == "window=64,sinks=4"))[0] as $q
+    | [$t[] | select(.kv == "window=64,sinks=4")] as $w | ($w | length) == 199 and ([range(199)] == [$w[].pos])
+    and (($w | map(.nll) | add / 199) - $q.nll | fabs < 1e-5)' out
+}
+
+@test "quality: what logits says, setting by setting" {
+  local kv want
+  quality -m "$A" --windows 24 --sinks 0,5 --rope cache,absolute --tokens 80 --each
+  head -c 4000 "$BOOK" | mt-probe tokens -m "$A" -s | tr ' ' '\n' | head -n 80 >ids
+  for kv in "--kv unbounded" "--kv window=24,sinks=0" "--kv window=24,sinks=5" "--kv window=24,sinks=5 --rope absolute"; do
+    # shellcheck disable=SC2086
+    mt-probe logits -m "$A" --tokens @ids --at all --top 0 $kv >logits
+    want=$(jq -s --slurpfile ids ids '[range(79) as $i | -.[$i].top[$ids[$i + 1]][1]] | add / length' logits)
+    jq -se --argjson want "$want" --arg kv "${kv% --rope*}" --arg rope "$([[ $kv == *rope* ]] && echo absolute || echo cache)" \
+      'map(select(.type == "quality" and "--kv " + .kv == $kv and (.rope // "cache") == $rope))[0].nll - $want | fabs < 1e-4' out
+  done
+}
+
+@test "quality: moved positions cost nothing, in both ropes" {
+  quality --windows 32 --sinks 4 --rope cache,absolute --tokens 150 --offset 0,10000,10000000
+  jq -se 'map(select(.type == "quality")) | length == 9 and map(select(.moved > 0)) != [] and
+    all(.[] | select(.moved > 0); (.moved_diff | fabs < 1e-3) and .moved_worst < 1e-3)' out
+}
+
+@test "quality: every type of cache has its price beside it" {
+  quality --windows 32 --sinks 4 --kv-type f32,int8,bf16 --tokens 150
+  jq -se 'map(select(.kv == "unbounded")) | map(.kv_type) == ["f32", "int8", "bf16"] and .[0].kl == 0 and (.[1:] | all(.kl > 0 and .kl < 0.1))' out
+}
+
+@test "quality: passages are spread over the text, prompts do not count" {
+  quality --windows 64 --sinks prompt,2 --tokens 200 --passages 3
+  jq -se '.[0].passages == 3 and .[0].prompt > 10 and .[0].prompt < 64 and .[0].prompt as $p
+    | .[1].tokens == 600 and .[1].from == $p - 1 and .[2].sinks == $p and .[2].first_change == 64 + $p' out
+  wrong "the prompt" -- --text "$BOOK" --windows 16 --sinks prompt --tokens 40
+  quality --windows 64 --sinks 2 --tokens 200 --system "Be brief."
+  jq -se '.[0].prompt > 2' out
+}
+
+@test "quality: goes on from what is there, torn lines and all" {
+  quality --windows 32,64 --sinks 4 --tokens 150 --passages 2 --state s
+  mv out want
+  [ "$(wc -l <s)" = 6 ]
+  quality --windows 32,64 --sinks 4 --tokens 150 --passages 2 --state s
+  cmp want out
+  [ "$(wc -l <s)" = 6 ]
+  # Cut in the middle of a line: what is whole is kept, the rest is computed again.
+  head -c "$(($(wc -c <s) / 2))" s >torn
+  quality --windows 32,64 --sinks 4 --tokens 150 --passages 2 --state torn
+  cmp want out
+  grep -q "torn: 1 lines are broken" err
+  [ "$(grep -c '"}$' torn)" = 6 ]
+  # A further setting costs only itself; another text has nothing of it.
+  quality --windows 32,64,48 --sinks 4 --tokens 150 --passages 2 --state s
+  [ "$(wc -l <s)" = 8 ]
+  cmp <(jq -c . want) <(jq -c 'select(.kv != "window=48,sinks=4")' out)
+  quality --windows 32,64 --sinks 4 --tokens 149 --passages 2 --state s
+  [ "$(wc -l <s)" = 14 ]
+  failed "No such file" -- --text "$BOOK" --state /nonexistent/s --tokens 40 --windows 8
+}
+
+@test "quality: threads, blocks and company do not show" {
+  quality --windows 32,64 --sinks 0,4 --tokens 200 --threads 1
+  mv out want
+  quality --windows 32,64 --sinks 0,4 --tokens 200 --threads 3
+  cmp want out
+  quality --windows 64 --sinks 4 --tokens 200
+  jq -c 'select(.kv == "window=64,sinks=4")' want >one
+  jq -c 'select(.kv == "window=64,sinks=4")' out | cmp - one
+}
+
+@test "quality: a table for people" {
+  mt-probe quality --text "$BOOK" --windows 32,64 --sinks 0,4 --tokens 200 --format table >out 2>/dev/null
+  [ "$(grep -c '^window=' out)" = 4 ]
+  grep -q '^unbounded' out
+  grep -q 'mean nothing' out
+}
+
+@test "quality: wrong calls" {
+  wrong "--text is missing" -- --windows 32
+  wrong "'book'" -- --text "$BOOK" book
+  wrong "--windows" -- --text "$BOOK" --windows 0
+  wrong "--windows" -- --text "$BOOK" --windows 32,x
+  wrong "twice" -- --text "$BOOK" --windows 32,32
+  wrong "nothing" -- --text "$BOOK" --windows ,
+  wrong "--sinks" -- --text "$BOOK" --sinks 1,some
+  wrong "window=4 is not above sinks=4" -- --text "$BOOK" --windows 4 --sinks 4
+  wrong "--rope" -- --text "$BOOK" --rope fast
+  wrong "--kv-type" -- --text "$BOOK" --kv-type f64
+  wrong "--offset" -- --text "$BOOK" --offset -1
+  wrong "3 passages of 100000" -- --text "$BOOK" --passages 3 --tokens 100000
+  wrong "frames of codes" -- -m synth:moshi-tiny --text "$BOOK"
+  failed "No such file" -- --text nope.txt
+  : >empty
+  failed "no text" -- --text empty
+  printf 'a\377b' >latin
+  failed "latin" -- --text latin
+}
+
+@test "quality: a full disk is exit 1, a reader that left is quiet" {
+  run -1 --separate-stderr bash -c 'mt-probe quality --text "$1" --tokens 60 --windows 16 >/dev/full 2>err; s=$?; cat err >&2; exit $s' - "$BOOK"
+  [[ "$stderr" == *"No space left"* ]]
+}
+
+@test "quality --attention: shares by layer and distance, with a control and no advice where there is no meaning" {
+  quality --attention --tokens 300
+  jq -se '.[0].type == "quality_run" and .[0].passages == 8 and map(.type) == ["quality_run"] +
+    [range(4 * 3) | "quality_attention"] + [range(8) | "quality_first"]' out
+  jq -se 'map(select(.type == "quality_attention")) | map([.layer, .from]) == [range(4) as $l | 64, 128, 256 | [$l, .]]
+    and all(.share > 0 and .share < 1 and .low <= .share and .share <= .high and (.tokens | length) == 8
+    and ((.tokens | add) - .share | fabs < 1e-5))' out
+  # Random weights know no first tokens: they get what their neighbours get.
+  jq -se 'map(select(.type == "quality_first")) | all(.share / .neighbours | . > 0.5 and . < 2)' out
+  quality --attention --tokens 300 --passages 2 --threads 3
+  jq -se 'map(select(.type == "quality_first")) | all(has("low") | not)' out
+  mt-probe quality --attention --text "$BOOK" --tokens 100 --format table >out 2>/dev/null
+  grep -q "mean nothing" out
+  wrong "too short" -- --text "$BOOK" --attention --tokens 60
+}
+
+@test "quality --free: beside the control, and only what was written after something was lost" {
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20
+  jq -se '.[0] | .turns == "none" and .control_sound and .passages == 8 and (.meaningful | not)' out
+  jq -se '.[1:] | length == 7 and all(.type == "quality_free") and map(.drawn) == [8 * 70, 8 * 65, 8 * 61, 8 * 41, 8 * 37, 8 * 70, 8 * 70]
+    and map(.masked) == [false, true, true, true, true, false, false]' out
+  # Nothing masked is nothing changed.
+  jq -se 'map(select(.masked == false)) | all(.distinct4.diff == 0 and .nll.diff == 0 and .nll.value == .nll.control)' out
+  jq -se 'map(select(.masked)) | all(.nll.low <= .nll.diff and .nll.diff <= .nll.high and (.nll.value - .nll.control - .nll.diff | fabs < 1e-5))' out
+  mv out want
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20 --threads 1
+  cmp want out
+  quality --free --windows 24,48,96 --sinks 0,4 --tokens 90 --prompt-tokens 20 --seed 2
+  run ! cmp -s want out
+}
+
+@test "quality --free: a decoder that the control does not survive is told" {
+  quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 -m "$A"
+  jq -se '.[0].temperature == 0' out
+  quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 --ban 2 -m "$A"
+  jq -se '.[0].control_sound and .[0].ban == 2 and all(.[1:][]; .distinct4.value == 1)' out
+}
+
+@test "quality --turns: fresh caches hide what one cache shows" {
+  quality --turns fresh --windows 64 --sinks 0 --tokens 300 --prompt-tokens 20 --answer-tokens 20 --seeds 2
+  jq -se '.[0].turns == "fresh" and .[0].turn_count >= 4 and .[2].masked == false and .[2].nll.diff == 0' out
+  quality --turns one --windows 64 --sinks 0 --tokens 300 --prompt-tokens 20 --answer-tokens 20 --seeds 2
+  jq -se '.[0].turns == "one" and .[2].masked and .[2].nll.diff != 0 and .[1].drawn == .[0].turn_count * 20 * 16' out
+  mt-probe quality --turns one --text "$BOOK" --windows 48 --sinks 0 --tokens 200 --format table >out 2>/dev/null
+  grep -q '^window=48,sinks=0' out
+}
+
+@test "quality --free: wrong calls" {
+  wrong "one of them" -- --text "$BOOK" --free --attention
+  wrong "--state" -- --text "$BOOK" --free --state s
+  wrong "--turns" -- --text "$BOOK" --turns two
+  wrong "one --kv-type" -- --text "$BOOK" --free --kv-type f32,int8
+  wrong "no turn" -- --text "$BOOK" --turns one --tokens 100
+  wrong "less than 8 passages" -- --text "$BOOK" --free --prompt-tokens 2000 --tokens 3000
+  wrong "frames of codes" -- -m synth:moshi-tiny --text "$BOOK" --free
+}

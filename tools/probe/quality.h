@@ -1,0 +1,113 @@
+/*
+ * quality.h: what mt-probe quality's ways of measuring share: options, the text, the settings, and
+ * how a mean is told.
+ */
+#ifndef MT_QUALITY_H
+#define MT_QUALITY_H
+
+#include "control/bootstrap.h"
+#include "engine/panel.h"
+#include "tools/probe/probe.h"
+
+enum { QUALITY_LIST = 16, QUALITY_ARMS = 256 };
+enum quality_turns { QUALITY_NO_TURNS, QUALITY_FRESH, QUALITY_ONE };
+
+struct quality_list {
+    int64_t v[QUALITY_LIST];
+    int n;
+};
+
+struct quality_options {
+    struct probe_model pm;
+    const char *text, *system, *state;
+    struct quality_list windows, sinks /* -1: the prompt */, ropes /* 1: absolute */, kv_types;
+    struct quality_list moved;
+    int64_t tokens; /* of a passage, 0: as the text and the windows have it */
+    int passages, resample, block;
+    uint64_t seed;
+    double bound;
+    bool table, each, attention, free;
+    enum quality_turns turns;
+    int64_t prompt_tokens, answer_tokens;
+    int seeds, ban;
+    double temperature, top_p;
+};
+
+/* ---- the text: quality_text.c ---- */
+
+struct quality_text {
+    int32_t *ids; /* of the whole text */
+    int64_t n_ids;
+    int32_t *prompt; /* before every passage */
+    int n_prompt;
+    int64_t length; /* of a passage, without the prompt */
+    int passages;
+};
+/* Prints the reason and returns an exit status. */
+int quality_text_open(struct quality_text *t, const struct quality_options *o);
+void quality_text_close(struct quality_text *t);
+/* Prompt and passage k, n_prompt + length tokens: malloc'ed, or NULL. */
+int32_t *quality_passage(const struct quality_text *t, int k);
+
+/* ---- settings: quality_arms.c ---- */
+
+/* A row of the result; several may be one arm (without sinks both ropes are the same). */
+struct quality_setting {
+    struct mt_arm arm;
+    int at;   /* in arms */
+    int home; /* the setting with the first move, itself there */
+};
+struct quality_arms {
+    struct mt_arm arms[QUALITY_ARMS];
+    struct quality_setting settings[QUALITY_ARMS];
+    int n_arms, n_settings;
+};
+/* The unbounded first. Prints the reason and returns an exit status. */
+int quality_arms_make(struct quality_arms *a, const struct quality_options *o, int n_prompt);
+/* "window=128,sinks=4" with its members: kv, window, sinks, rope, kv_type, moved. */
+json_t *quality_setting_json(const char *type, const struct mt_arm *a);
+
+/* ---- what has been measured: quality_state.c ---- */
+
+/* What an arm expected in a passage, each [n]. */
+struct quality_seen {
+    float *nll, *kl;
+    bool *agree;
+    int64_t n;
+};
+int quality_seen_make(struct quality_seen *s, int64_t n);
+void quality_seen_free(struct quality_seen *s);
+
+/* --state FILE: results of earlier runs by what they are of. */
+struct quality_state;
+/* path NULL: keeps nothing. Prints the reason and returns an exit status. */
+int quality_state_open(struct quality_state **out, const char *path);
+void quality_state_close(struct quality_state **s);
+/* True if it was there, with n values. */
+bool quality_state_get(const struct quality_state *s, uint64_t key, struct quality_seen *out);
+/* A line, flushed. 0 or a negative errno. */
+int quality_state_put(struct quality_state *s, uint64_t key, const struct quality_seen *seen);
+
+/* ---- telling: quality_tell.c ---- */
+
+/* "low" and "high" left out where there is no interval. */
+void quality_interval_json(json_t *o, const struct mt_interval *i, const char *mean);
+/* "+0.123 [0.100, 0.150]" */
+void quality_interval_text(char out[48], const struct mt_interval *i);
+
+/*
+ * NULL, or why the figures say nothing about a trained model, whose mean loss with an unbounded
+ * cache is nll.
+ */
+const char *quality_no_meaning(const struct quality_options *o, double nll);
+/* The first line; why as above. */
+json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
+                          const char *why);
+
+/* ---- ways of measuring ---- */
+
+int quality_forced(const struct quality_options *o);
+int quality_attention(const struct quality_options *o);
+int quality_free(const struct quality_options *o);
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * quality_tell.c: a mean and its interval, for programs and for people.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tools/probe/quality.h"
+
+void quality_interval_json(json_t *o, const struct mt_interval *i, const char *mean)
+{
+    mt_json_set_real(o, mean, i->mean);
+    mt_json_set_real(o, "low", i->low);
+    mt_json_set_real(o, "high", i->high);
+    json_object_set_new(o, "blocks", json_integer(i->blocks));
+}
+
+void quality_interval_text(char out[48], const struct mt_interval *i)
+{
+    if (isnan(i->mean))
+        snprintf(out, 48, "-");
+    else if (isnan(i->low))
+        snprintf(out, 48, "%+.4f [?]", i->mean);
+    else
+        snprintf(out, 48, "%+.4f [%+.4f, %+.4f]", i->mean, i->low, i->high);
+}
+
+const char *quality_no_meaning(const struct quality_options *o, double nll)
+{
+    if (!o->pm.spec || !strncmp(o->pm.spec, "synth:", 6))
+        return "random weights: the figures mean nothing";
+    if (!(nll < log(mt_model_info(o->pm.m)->vocab) - 1))
+        return "the model knows this text no better than by guessing: the figures mean nothing";
+    return NULL;
+}
+
+json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
+                          const char *why)
+{
+    const struct mt_model_info *info = mt_model_info(o->pm.m);
+    json_t *h =
+        json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:I}", "type",
+                  "quality_run", "metronome", 1, "version", MT_VERSION, "model", info->name, "spec",
+                  o->pm.spec ? o->pm.spec : "", "text", o->text, "text_tokens",
+                  (json_int_t)t->n_ids, "passages", t->passages, "length", (json_int_t)t->length,
+                  "prompt", t->n_prompt, "resample", o->resample, "seed", (json_int_t)o->seed);
+
+    json_object_set_new(h, "backend", json_string(mt_model_backend(o->pm.m)->ops->name));
+    json_object_set_new(h, "meaningful", json_boolean(!why));
+    if (why)
+        json_object_set_new(h, "remark", json_string(why));
+    return h;
+}
