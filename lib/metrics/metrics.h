@@ -35,8 +35,9 @@ int mt_expose_new(struct mt_expose **out, enum mt_metrics_format f);
  */
 void mt_expose_family(struct mt_expose *x, const char *name, enum mt_metrics_type type,
                       const char *unit, const char *help);
+#define MT_NO_LABEL ((const char *)NULL)
 /*
- * One sample. suffix: "" or a histogram's; labels: name and value by turns, NULL at the end, and
+ * One sample. suffix: "" or a histogram's; labels: name and value by turns, MT_NO_LABEL at the end, and
  * escaped here.
  */
 void mt_expose_sample(struct mt_expose *x, const char *suffix, double value, ...)

@@ -24,7 +24,7 @@ static void one(struct page *p, const char *name, enum mt_metrics_type type, con
                 double value, const char *help)
 {
     mt_expose_family(p->x, name, type, unit, help);
-    mt_expose_sample(p->x, "", value, NULL);
+    mt_expose_sample(p->x, "", value, MT_NO_LABEL);
 }
 
 /* Seconds from picoseconds, as short as they are exact: labels are compared as text. */
@@ -48,11 +48,11 @@ static void latency(struct page *p)
     for (int i = 0; i < MT_WIRE_BOUNDS; i++) {
         count += p->s->within[i];
         seconds_text(deadline_ns * mt_wire_bound_permille[i], le);
-        mt_expose_sample(p->x, "_bucket", (double)count, "le", le, NULL);
+        mt_expose_sample(p->x, "_bucket", (double)count, "le", le, MT_NO_LABEL);
     }
-    mt_expose_sample(p->x, "_bucket", (double)p->s->answered, "le", "+Inf", NULL);
-    mt_expose_sample(p->x, "_sum", p->s->latency_s, NULL);
-    mt_expose_sample(p->x, "_count", (double)p->s->answered, NULL);
+    mt_expose_sample(p->x, "_bucket", (double)p->s->answered, "le", "+Inf", MT_NO_LABEL);
+    mt_expose_sample(p->x, "_sum", p->s->latency_s, MT_NO_LABEL);
+    mt_expose_sample(p->x, "_count", (double)p->s->answered, MT_NO_LABEL);
 }
 
 static void frames(struct page *p)
@@ -66,14 +66,14 @@ static void frames(struct page *p)
                      "Frames by what their records said of them.");
     for (size_t i = 0; i < MT_COUNT(shown); i++)
         mt_expose_sample(p->x, "", (double)p->s->frames[shown[i]], "status",
-                         mt_status_name(shown[i]), NULL);
+                         mt_status_name(shown[i]), MT_NO_LABEL);
     one(p, "metronome_empty_ticks", MT_TYPE_COUNTER, NULL, (double)p->s->empty_ticks,
         "Frame lengths in which no frame was due though there were sessions.");
     mt_expose_family(p->x, "metronome_refused", MT_TYPE_COUNTER, NULL,
                      "Sessions that were not admitted, by reason.");
     for (int i = 0; i < MT_REFUSALS; i++)
         mt_expose_sample(p->x, "", (double)p->s->refused[i], "reason",
-                         mt_refusal_word((enum mt_refusal)i), NULL);
+                         mt_refusal_word((enum mt_refusal)i), MT_NO_LABEL);
     one(p, "metronome_untruthful", MT_TYPE_COUNTER, NULL, (double)p->s->untruthful,
         "Frames marked ok that nothing was decoded for.");
 }
@@ -112,10 +112,11 @@ static void bounds(struct page *p)
                      "Sessions that each bound allows: latency by the controller's model at its "
                      "default target, memory, and configuration.");
     fits = floor((target - c->cost_a_ms) / c->cost_b_ms);
-    mt_expose_sample(p->x, "", c->cost_b_ms > 0 ? fmax(fits, 0) : NAN, "bound", "latency", NULL);
+    mt_expose_sample(p->x, "", c->cost_b_ms > 0 ? fmax(fits, 0) : NAN, "bound", "latency",
+                     MT_NO_LABEL);
     mt_expose_sample(p->x, "", p->f->n_mem > 0 ? (double)p->f->n_mem : INFINITY, "bound", "memory",
-                     NULL);
-    mt_expose_sample(p->x, "", (double)p->f->max_sessions, "bound", "config", NULL);
+                     MT_NO_LABEL);
+    mt_expose_sample(p->x, "", (double)p->f->max_sessions, "bound", "config", MT_NO_LABEL);
 }
 
 static void decisions(struct page *p)
@@ -129,19 +130,21 @@ static void decisions(struct page *p)
         bool move = !strcmp(why, "grow") || !strcmp(why, "cut") || !strcmp(why, "set");
 
         mt_expose_sample(p->x, "", (double)c->reason[i].count, "decision", move ? why : "hold",
-                         "reason", why, NULL);
+                         "reason", why, MT_NO_LABEL);
     }
-    mt_expose_sample(p->x, "", (double)c->other, "decision", "hold", "reason", "other", NULL);
+    mt_expose_sample(p->x, "", (double)c->other, "decision", "hold", "reason", "other",
+                     MT_NO_LABEL);
     mt_expose_family(p->x, "metronome_admit_limit_changes", MT_TYPE_COUNTER, NULL,
                      "Changes of the cap.");
-    mt_expose_sample(p->x, "", (double)c->raised, "direction", "up", NULL);
-    mt_expose_sample(p->x, "", (double)c->lowered, "direction", "down", NULL);
+    mt_expose_sample(p->x, "", (double)c->raised, "direction", "up", MT_NO_LABEL);
+    mt_expose_sample(p->x, "", (double)c->lowered, "direction", "down", MT_NO_LABEL);
     mt_expose_family(p->x, "metronome_admit_state", MT_TYPE_STATESET, NULL,
                      "What the controller that set the last cap is doing; all 0: nobody controls.");
     for (int m = MT_ADMIT_WARMUP; m <= MT_ADMIT_CLOSED; m++) {
         const char *word = mt_admit_mode_name((enum mt_admit_mode)m);
 
-        mt_expose_sample(p->x, "", !strcmp(word, c->mode), "metronome_admit_state", word, NULL);
+        mt_expose_sample(p->x, "", !strcmp(word, c->mode), "metronome_admit_state", word,
+                         MT_NO_LABEL);
     }
 }
 
@@ -204,7 +207,7 @@ static void prediction(struct page *p)
         "Upper end of the 95 % interval.");
     mt_expose_family(p->x, "metronome_predict_collapse_ratio", MT_TYPE_GAUGE, "ratio",
                      "Probability that the pool is full within the horizon, in seconds.");
-    mt_expose_sample(p->x, "", collapse(f), "horizon", "3600", NULL);
+    mt_expose_sample(p->x, "", collapse(f), "horizon", "3600", MT_NO_LABEL);
 }
 
 static void health(struct page *p)
@@ -214,8 +217,10 @@ static void health(struct page *p)
 
     mt_expose_family(p->x, "metronome_health", MT_TYPE_GAUGE, NULL,
                      "1 where /healthz (alive) and /readyz (ready) say ok.");
-    mt_expose_sample(p->x, "", !strcmp(mt_health_alive(p->s, now), "ok"), "probe", "alive", NULL);
-    mt_expose_sample(p->x, "", !strcmp(mt_health_ready(p->s, now), "ok"), "probe", "ready", NULL);
+    mt_expose_sample(p->x, "", !strcmp(mt_health_alive(p->s, now), "ok"), "probe", "alive",
+                     MT_NO_LABEL);
+    mt_expose_sample(p->x, "", !strcmp(mt_health_ready(p->s, now), "ok"), "probe", "ready",
+                     MT_NO_LABEL);
 }
 
 char *mt_metrics_write(const struct mt_metrics_facts *f, const struct mt_wire_state *s,
@@ -226,7 +231,7 @@ char *mt_metrics_write(const struct mt_metrics_facts *f, const struct mt_wire_st
     if (mt_expose_new(&p.x, format) < 0)
         return NULL;
     mt_expose_family(p.x, "metronome_build", MT_TYPE_INFO, NULL, "What is running.");
-    mt_expose_sample(p.x, "", 1, "version", MT_VERSION, "backend", f->backend, NULL);
+    mt_expose_sample(p.x, "", 1, "version", MT_VERSION, "backend", f->backend, MT_NO_LABEL);
     health(&p);
     frames(&p);
     memory(&p);

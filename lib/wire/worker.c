@@ -531,7 +531,7 @@ static bool pass(struct mt_worker *w, int pending)
     suffer(w, pending);
     t = now_ns();
     busy = mt_engine_tick(w->eng);
-    if (busy)
+    if (busy && pending > 0) /* not one that only had somebody leave */
         w->pass_ns = now_ns() - t;
     return busy;
 }

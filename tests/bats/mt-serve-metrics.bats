@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # mt-serve --metrics as those who watch meet it: curl, promtool, Prometheus itself.
 
-# shellcheck disable=SC2154  # run and serve set variables
+# shellcheck disable=SC2030,SC2031,SC2154,SC2317  # each test is a subshell; run and serve set variables; within calls
 load helper
 
 # shellcheck disable=SC2054  # the commas are the options' own
@@ -63,13 +63,13 @@ silence() {
   silence 96000
   metered "${QUICK[@]}" --max-sessions 2
   mt-feed -q --tolerate --no-pace -s mt.sock -n 2 --raw s16le:16000:1 silence.raw >frames
-  mt-feed -q --tolerate --no-pace -s mt.sock -n 3 --raw s16le:16000:1 silence.raw >more || true
+  mt-feed -q --tolerate --no-pace -s mt.sock -n 3 --raw s16le:16000:1 silence.raw >others || true
   for status in ok late stalled dropped error; do
-    n=$(cat frames more | jq -n --arg s $status '[inputs | select(.type == "frame" and .status == $s)] | length')
+    n=$(cat frames others | jq -n --arg s $status '[inputs | select(.type == "frame" and .status == $s)] | length')
     [ "$(metric "metronome_frames_total{status=\"$status\"}")" = "$n" ]
   done
-  [ "$(metric metronome_frame_latency_seconds_count)" = "$(cat frames more | grep -c '"status":"\(ok\|late\)"')" ]
-  [ "$(metric 'metronome_frame_latency_seconds_bucket{le="0.2"}')" = "$(cat frames more | grep -c '"status":"ok"')" ]
+  [ "$(metric metronome_frame_latency_seconds_count)" = "$(cat frames others | grep -c '"status":"\(ok\|late\)"')" ]
+  [ "$(metric 'metronome_frame_latency_seconds_bucket{le="0.2"}')" = "$(cat frames others | grep -c '"status":"ok"')" ]
   [ "$(metric 'metronome_refused_total{reason="limit"}')" = "$(mt-probe stats -s mt.sock | jq .refused)" ]
   [ "$(metric 'metronome_refused_total{reason="limit"}')" -ge 1 ]
   [ "$(metric metronome_admit_limit_sessions)" = 2 ]
@@ -107,7 +107,7 @@ silence() {
 }
 
 @test "metrics: scraped ten times a second, frames take as long as ever" {
-  local try
+  local without with
   silence 3200
   metered --backend cost:a=60ms,b=0 --frame 100ms --answer-tokens 1
   p99() {
@@ -115,7 +115,7 @@ silence() {
       jq -s 'map(select(.type == "frame").latency_ms) | sort | .[(length * 0.99 | floor)]'
   }
   # Other load on the machine shows here, too, so one quiet pair is enough.
-  for try in 1 2 3; do
+  for _ in 1 2 3; do
     without=$(p99)
     (while sleep 0.1; do get metrics >/dev/null; done) 3>&- &
     SERVERS+=("$!")

@@ -121,7 +121,7 @@ has() {
   up "${QUICK[@]}" --fault drop-client=3
   call 64000 | dial >one # ten frames
   [ "$(grep -c '"frame"' one)" = 2 ]
-  ! grep -q closed one
+  run -1 grep -q closed one
   within 5 stat_is sessions 0
   call 12800 | dial >two # two frames, records 4 and 5
   [ "$(jq -r 'select(.type == "closed").reason' two)" = end ]
