@@ -49,6 +49,8 @@ enum {
     OPT_EVICT,
     OPT_REFUSED,
     OPT_RETRIED,
+    OPT_QUALITY,
+    OPT_TOKEN_COST,
     OPT_FRAME, /* from here on without a pool, too */
     OPT_DEADLINE,
     OPT_TARGET,
@@ -88,6 +90,12 @@ static const struct argp_option options[] = {
     {"cost", OPT_COST, "a=D,b=D", 0, "Time to serve a frame of N sessions: a + b N", 4},
     {"deadline", OPT_DEADLINE, "D", 0, "Deadline of a frame (default: its length)", 4},
     {"target", OPT_TARGET, "SHARE", 0, "Share of the deadline to plan for (default 0.8)", 4},
+    {"quality", OPT_QUALITY, "FILE", 0,
+     "Output of mt-probe quality (- is stdin): what each of its settings costs and how many "
+     "sessions it holds",
+     4},
+    {"token-cost", OPT_TOKEN_COST, "D", 0,
+     "With --quality: time that a resident token adds to a frame, on top of b (default 0)", 4},
     {"max-sessions", OPT_MAX_SESSIONS, "N", 0, "Limit set by hand (default none)", 4},
     {"arrivals", OPT_ARRIVALS, "R", 0,
      "Calls a second (or 6/min, 90/h): [poisson:]R, with --duration; or ramp:R on top of -n", 5},
@@ -179,21 +187,29 @@ static void check_open(struct argp_state *st, const struct opts *o)
 /* The rules for a pool. */
 static void check_pool(struct argp_state *st, const struct opts *o)
 {
+    if (o->token_cost_ns >= 0 && !(o->quality && o->has_cost))
+        argp_error(st, "--token-cost needs --quality FILE and --cost a=D,b=D");
+    if (o->quality && (o->kv.bounded || o->arrive != ARRIVE_NONE || o->has_duration))
+        argp_error(st,
+                   "--quality has the windows: --kv, --arrivals and --duration don't go with it");
+    if (o->quality && !o->model)
+        argp_error(st, "--quality needs -m MODEL");
     if (o->file)
         argp_error(st, "-m MODEL and the records of '%s' exclude each other", o->file);
     if (!o->pool_bytes && !o->pool_blocks)
         argp_error(st, "--pool SIZE is missing");
-    if (o->sessions < 0 && !o->kv.bounded && o->arrive == ARRIVE_NONE && o->risk == 0)
+    if (!o->quality && o->sessions < 0 && !o->kv.bounded && o->arrive == ARRIVE_NONE &&
+        o->risk == 0)
         argp_error(st, "-n N is missing: an unbounded cache fills the pool at a pace of N");
     if (o->kv.sinks < 0 && o->prompt_tokens == 0)
         argp_error(st, "--kv: sinks=prompt needs --prompt-tokens");
     if (!o->has_cost && (o->deadline_ns || o->target != DEFAULT_TARGET))
         argp_error(st, "--deadline and --target need --cost a=D,b=D");
-    if (o->max_sessions != MT_NO_LIMIT && !o->kv.bounded)
+    if (o->max_sessions != MT_NO_LIMIT && !o->kv.bounded && !o->quality)
         argp_error(st, "--max-sessions needs --kv window=W: no limit bounds an unbounded cache");
     if (o->n_towers > 0 && (!o->model || o->kv.bounded || o->sessions < 0))
         argp_error(st, "--tower needs -m MODEL, -n N and an unbounded cache");
-    if (o->shared_sinks && !o->kv.bounded)
+    if (o->shared_sinks && !o->kv.bounded && !o->quality)
         argp_error(st, "--shared-sinks needs --kv window=W,sinks=S");
     if (o->live || o->fit_cost || o->n_mixed)
         argp_error(st, "--live, --fit and --mixed don't go with a pool");
@@ -290,6 +306,12 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         return 0;
     case OPT_COST:
         predict_arg_cost(st, o, arg);
+        return 0;
+    case OPT_QUALITY:
+        o->quality = arg;
+        return 0;
+    case OPT_TOKEN_COST:
+        o->token_cost_ns = mt_arg_duration0(st, "--token-cost", arg);
         return 0;
     case OPT_DEADLINE:
         o->deadline_ns = mt_arg_duration(st, "--deadline", arg);
@@ -401,6 +423,7 @@ int main(int argc, char **argv)
                      .precision = 0.1,
                      .seed = 1,
                      .recompute_ns = -1,
+                     .token_cost_ns = -1,
                      .refused = NAN,
                      .retried = NAN,
                      .window_ns = DEFAULT_WINDOW,
@@ -420,6 +443,8 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "fit"))
         argv[1] = fit;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
+    if (o.quality)
+        return predict_trade(&o);
     if (from_pool(&o))
         return predict_shape(&o);
     if (o.n_mixed)

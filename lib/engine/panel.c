@@ -177,7 +177,7 @@ static void read_position(struct run *r, struct mt_rows logits, int k, int32_t n
             continue;
         r->be->ops->rows_get(r->be, l, mt_rows_from(logits, r->row[i] + k), 1);
         int mine = log_softmax(l, vocab);
-        *x = (struct mt_expected){-l[next], 0, true};
+        *x = (struct mt_expected){-l[next], 0, true, mine == next};
         if (i == 0) {
             best = mine;
             for (int v = 0; v < vocab && r->p->n_arms > 1; v++)

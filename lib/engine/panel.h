@@ -23,6 +23,7 @@ struct mt_expected {
     float nll;  /* -log p(that token), nats */
     float kl;   /* sum p0 log(p0 / p) over the vocabulary, p0: the first arm's; 0 for itself */
     bool agree; /* its likeliest token is the first arm's */
+    bool hit;   /* its likeliest token is the one that comes */
 };
 
 struct mt_panel {

@@ -78,7 +78,7 @@ holds() {
 }
 
 @test "experiments: help is exit 0, a wrong call exit 2 with nothing on stdout" {
-  for n in $NAMES loop all; do
+  for n in $NAMES loop quality all; do
     run -0 "$EXPERIMENTS/$n" --help
     [[ $output == *--paper* && $output == *--seed* ]]
     for wrong in --nonsense "--seed" "--seed x" "--out a'b"; do
@@ -88,4 +88,17 @@ holds() {
       [ -n "$stderr" ]
     done
   done
+}
+
+@test "experiments: quality runs live, and without real weights it claims nothing" {
+  "$EXPERIMENTS/quality" --quick --runs 6 --model synth:qwen2.5-omni-tiny --text README.md --out "$PWD/q" >log 2>&1 || { cat log >&2; return 1; }
+  cd q/quality
+  [ -s live.txt ]
+  [ "$(head -c 8 live.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ]
+  jq -es '(map(.measure) | unique) == ["attention", "forced", "free", "fresh", "needle", "one", "types"] and all(.claim == null)' live.ndjson >/dev/null
+  jq -es 'map(select(.measure == "forced" and .window)) | length == 6 and all(.after.low <= .after.diff and .after.diff <= .after.high)' live.ndjson >/dev/null
+  grep -q "mean nothing" live.md
+  run ! grep -Eiw 'nan|inf' live.txt live.md
+  run -2 --separate-stderr "$EXPERIMENTS/quality" --paper
+  run -2 --separate-stderr "$EXPERIMENTS/quality" --windows x
 }

@@ -690,3 +690,48 @@ long_run() {
     [ "$o" = --usage ] || grep -q -- "Fl -${o#--}" "$MT_TESTS/../man/mt-predict.1"
   done
 }
+
+@test "mt-predict: --quality, what a window costs beside what it holds" {
+  cat >q <<'END'
+{"type":"quality_run","metronome":1,"meaningful":true}
+{"type":"quality","kv":"unbounded","kv_type":"f32","moved":0,"nll":3}
+{"type":"quality","kv":"window=256,sinks=4","window":256,"sinks":4,"rope":"cache","kv_type":"bf16","moved":0,"diff":0.1,"after":{"diff":0.2,"low":0.1,"high":0.3}}
+{"type":"quality","kv":"window=256,sinks=4","window":256,"sinks":4,"rope":"cache","kv_type":"bf16","moved":1000,"diff":0.1}
+{"type":"quality","kv":"window=1024,sinks=0","window":1024,"sinks":0,"rope":"cache","kv_type":"int8","moved":0,"after":{"diff":0.01}}
+{"type":"quality_choice","window":256}
+END
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --cost a=20ms,b=1ms --token-cost 1us --quality q >out
+  jq -se 'map(.type) == ["trade", "trade"] and map(.kv) == ["window=256,sinks=4", "window=1024,sinks=0"]
+    and (.[0] | .diff == 0.2 and .low == 0.1 and .high == 0.3 and .rope == "cache") and (.[1] | .diff == 0.01 and (has("low") | not) and (has("rope") | not))
+    and .[0].n_star == (1580 / 1.26 | floor) and .[1].n_star == (1580 / 2.024 | floor)' out
+  # The same numbers as for one setting alone.
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --kv window=256,sinks=4 >one
+  jq -se '.[0].n_mem == .[1].n_mem and .[0].session_bytes == .[1].session_bytes' <(head -n 1 out) one
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality - <q | jq -se 'map(has("n_star")) == [false, false]'
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality q --format table | grep -q "0.2 nats a token"
+}
+
+@test "mt-predict: --quality with what is none" {
+  run -1 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --quality /nonexistent
+  [[ "$stderr" == *"No such file"* ]]
+  echo '{"type":"frame"}' >q
+  run -1 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --quality q
+  [[ "$stderr" == *"q: no setting of mt-probe quality"* ]]
+  printf '%s\n' '{"type":"quality","window":4,"sinks":4,"kv_type":"f32"}' '{"type":"quality","window":4,"sinks":1,"kv_type":"f64"}' nonsense \
+    '{"type":"quality","window":9,"sinks":4,"kv_type":"f32"}' >q
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --quality q
+  [[ "$stderr" == *"3 broken lines"* ]]
+  [ "${#lines[@]}" = 1 ]
+  echo '{"type":"quality_run","meaningful":false,"remark":"random weights"}' >>q
+  run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --quality q
+  [[ "$stderr" == *"mean nothing: random weights"* ]]
+  for a in "--kv window=64" "--arrivals 1 --duration exp:1h" "--token-cost 1us" "q"; do
+    # shellcheck disable=SC2086
+    run -2 --separate-stderr mt-predict -m moshi-7b --pool 24GiB --quality q $a
+    [ -z "$output" ]
+  done
+  run -2 --separate-stderr mt-predict --pool 512b --rate 4 --quality q
+  [[ "$stderr" == *"-m MODEL"* ]]
+  run -2 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 1 --token-cost 1us --cost a=1ms,b=1ms
+  [[ "$stderr" == *"--token-cost needs"* ]]
+}

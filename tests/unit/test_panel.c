@@ -152,6 +152,7 @@ static void test_alone(void **state)
 
                 assert_true(fabsf(x->nll - a.nll[k]) < 1e-4F);
                 assert_true(x->agree == (a.best[k] == first.best[k]));
+                assert_true(x->hit == (a.best[k] == w.ids[k + 1]));
                 assert_true(i ? x->kl >= 0 : x->kl == 0);
                 if (k < mt_arm_parts(&arms[i]))
                     assert_memory_equal(&x->nll, &w.got[root][k].nll, sizeof(x->nll));

@@ -17,6 +17,8 @@
 
 struct opts {
     const char *model, *file;
+    const char *quality;             /* output of mt-probe quality, NULL: none */
+    int64_t token_cost_ns;           /* with it: of a resident token, a frame; -1: not given */
     const char *needs_model;         /* the first option that makes no sense without -m */
     const char *needs_monte_carlo;   /* the same without --monte-carlo */
     int64_t pool_bytes, pool_blocks; /* one of them, the other 0 */
@@ -72,6 +74,12 @@ struct plan {
     int64_t n_mem; /* MT_NO_LIMIT without a window */
 };
 
+/* What the options come to; prints the reason and returns an exit status. */
+int predict_plan(const struct opts *o, struct plan *p);
+/* Members n_mem, n_star, n_sustainable, binding and what they are made of. */
+void predict_ceilings(json_t *out, const struct opts *o, const struct plan *p);
+/* What each setting of mt-probe quality costs and brings (trade.c). */
+int predict_trade(const struct opts *o);
 /* From a model's shape and a pool; and of that, calls that come and go (open.c). */
 int predict_shape(const struct opts *o);
 int predict_open(const struct opts *o, const struct plan *p, json_t *out);

@@ -63,7 +63,7 @@ static void towers(json_t *out, const struct opts *o, const struct plan *p)
         predict_set(out, "t_sat_towers_s", t);
 }
 
-static void ceilings(json_t *out, const struct opts *o, const struct plan *p)
+void predict_ceilings(json_t *out, const struct opts *o, const struct plan *p)
 {
     int64_t n_star = MT_NO_LIMIT, unaligned, per_session, n;
     int64_t limit = o->cap < o->max_sessions ? o->cap : o->max_sessions;
@@ -135,7 +135,7 @@ static int plan_pool(const struct opts *o, struct plan *p)
     return MT_EXIT_OK;
 }
 
-static int make_plan(const struct opts *o, struct plan *p)
+int predict_plan(const struct opts *o, struct plan *p)
 {
     struct mt_err e = {0};
     double audio;
@@ -213,7 +213,7 @@ int predict_shape(const struct opts *o)
 {
     struct plan p = {0};
     json_t *out;
-    int rc = make_plan(o, &p);
+    int rc = predict_plan(o, &p);
 
     if (rc != MT_EXIT_OK)
         return rc;
@@ -238,6 +238,6 @@ int predict_shape(const struct opts *o)
         json_decref(out);
         return rc;
     }
-    ceilings(out, o, &p);
+    predict_ceilings(out, o, &p);
     return predict_print(o, out);
 }

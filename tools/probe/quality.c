@@ -29,7 +29,9 @@ enum {
     KEY_SEEDS,
     KEY_TEMPERATURE,
     KEY_TOP_P,
-    KEY_BAN
+    KEY_BAN,
+    KEY_NEEDLE,
+    KEY_DISTANCES
 };
 
 static const struct argp_option options[] = {
@@ -53,8 +55,12 @@ static const struct argp_option options[] = {
      "--turns: what is written in each turn (default 64)", 0},
     {"seeds", KEY_SEEDS, "N", 0, "--free: texts from each beginning (default 1)", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0, "--free: 0 is greedy (default 1)", 0},
-    {"top-p", KEY_TOP_P, "P", 0, "--free: (default 0.95)", 0},
+    {"top-p", KEY_TOP_P, "P", 0, "--free: draw from the likeliest only (default 1: from all)", 0},
     {"ban", KEY_BAN, "N", 0, "--free: never write the same N tokens twice (default 0: may be)", 0},
+    {"needle", KEY_NEEDLE, NULL, 0,
+     "What is still known instead: facts told in the text are asked for some tokens later", 0},
+    {"distances", KEY_DISTANCES, "N,N,…", 0,
+     "--needle: tokens from telling to asking (default: half of each window, and twice)", 0},
     {"windows", 'w', "W,W,…", 0, "Windows to try (default 128,256,512,1024)", 0},
     {"sinks", KEY_SINKS, "S,S,…", 0,
      "Sinks to try with each window; prompt: the model's own first tokens, which then come before "
@@ -218,6 +224,13 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case KEY_BAN:
         o->ban = (int)mt_arg_i64(st, "--ban", arg, 0, 1000);
         return 0;
+    case KEY_NEEDLE:
+        o->needle = true;
+        return 0;
+    case KEY_DISTANCES:
+        parse_list(st, "--distances", arg, item_window, &o->distances);
+        o->needle = true;
+        return 0;
     case KEY_BLOCK:
         o->block = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
         return 0;
@@ -230,10 +243,11 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case ARGP_KEY_END:
         if (!o->text)
             argp_error(st, "--text is missing");
-        if (o->attention && o->free)
-            argp_error(st, "--attention and --free: one of them");
-        if (o->state && (o->attention || o->free))
-            argp_error(st, "--state keeps losses on a text; not with --attention or --free");
+        if (o->attention + o->free + o->needle > 1)
+            argp_error(st, "--attention, --free and --needle: one of them");
+        if (o->state && (o->attention || o->free || o->needle))
+            argp_error(st,
+                       "--state keeps losses on a text; not with --attention, --free, --needle");
         return 0;
     default:
         return probe_model_option(&o->pm, key, arg, st) ? 0 : ARGP_ERR_UNKNOWN;
@@ -265,17 +279,18 @@ int probe_quality(int argc, char **argv)
         .answer_tokens = 64,
         .seeds = 1,
         .temperature = 1,
-        .top_p = 0.95,
+        .top_p = 1,
         .table = isatty(STDOUT_FILENO),
     };
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
     if (!o.passages)
-        o.passages = o.attention || o.free ? 8 : 1;
+        o.passages = o.attention || o.free || o.needle ? 8 : 1;
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK)
-        status = o.free        ? quality_free(&o)
+        status = o.needle      ? quality_needle(&o)
+                 : o.free      ? quality_free(&o)
                  : o.attention ? quality_attention(&o)
                                : quality_forced(&o);
     probe_model_close(&o.pm);

@@ -26,7 +26,8 @@ struct quality_options {
     int passages, resample, block;
     uint64_t seed;
     double bound;
-    bool table, each, attention, free;
+    bool table, each, attention, free, needle;
+    struct quality_list distances;
     enum quality_turns turns;
     int64_t prompt_tokens, answer_tokens;
     int seeds, ban;
@@ -109,5 +110,6 @@ json_t *quality_head_json(const struct quality_options *o, const struct quality_
 int quality_forced(const struct quality_options *o);
 int quality_attention(const struct quality_options *o);
 int quality_free(const struct quality_options *o);
+int quality_needle(const struct quality_options *o);
 
 #endif
