@@ -88,7 +88,8 @@ has() {
   for bad in --kv=rubbish --kv=window=0 --kv=window=4,sinks=4 --kv=window=16,sinks=99 --kv=window=-1 --rope=up --block=0 \
     --block=16x --pool=0 --pool=12Q --pool=-1 --pool=0b --pool=b --kv-type=q4 --frame=0 --frame=1x --deadline=0 --mode=chat \
     --answer-tokens=0 --step-tokens=1.5 --max-sessions=0 --idle-timeout=-1 --seed=-1 --threads=9999 --backend=cuda \
-    --socket= --frame=37us; do
+    --socket= --frame=37us --fault=fire --fault=slow --fault=slow=0 --fault=stop-compute=x --fault=drop-client=0 --fault= \
+    --fault=slow=2; do
     run -2 --separate-stderr mt-serve --dry-run "$bad"
     [ -z "$output" ]
     [[ "$stderr" == "mt-serve: "*"${bad%%=*}"* ]] || { echo "$bad: $stderr"; return 1; }
@@ -114,6 +115,16 @@ has() {
   command -v script >/dev/null || skip "no script"
   run -2 script -qec "mt-serve" /dev/null
   [[ "$output" == *terminal*mt-feed*-s\ SOCKET* ]]
+}
+
+@test "mt-serve --fault drop-client: a connection ends without a word, its session is gone, the others go on" {
+  up "${QUICK[@]}" --fault drop-client=3
+  call 64000 | dial >one # ten frames
+  [ "$(grep -c '"frame"' one)" = 2 ]
+  run -1 grep -q closed one
+  within 5 stat_is sessions 0
+  call 12800 | dial >two # two frames, records 4 and 5
+  [ "$(jq -r 'select(.type == "closed").reason' two)" = end ]
 }
 
 # ---- the plan ----
