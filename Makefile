@@ -13,6 +13,7 @@ FUZZ_SECONDS ?= 10
 # What `make deps` installs: Debian packages, all that building, testing and the demo need.
 DEPS     := gcc libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
+            libmicrohttpd-dev \
             libcmocka-dev bats procps jq socat gnuplot-nox
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
@@ -26,7 +27,7 @@ B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 Q        := $(if $(V),,@)
 
 # Found when the first recipe needs them, not when this file is read: `make deps demo` installs pkg-config on the way.
-PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv libutf8proc
+PKGS     := sndfile soxr kissfft-float jansson libpcre2-8 libuv libutf8proc libmicrohttpd
 PKG       = $(or $(shell pkg-config $1 $(PKGS)),$(error a library is missing: run 'make deps'))
 PKG_CF    = $(eval PKG_CF := $$(filter-out -l%,$$(call PKG,--cflags --libs-only-l)))$(PKG_CF)
 PKG_LIBS  = $(call PKG,--libs)
@@ -160,7 +161,9 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 
 # ---- installing ----
 
+CONTRIB  := $(wildcard contrib/*/*)
 INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
+            $(addprefix $(docdir)/,$(CONTRIB)) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
 
 install: all ## install under prefix (/usr/local), honouring DESTDIR
@@ -169,6 +172,7 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 		$(bindir)/*)  from=$B/$${f##*/} mode=755 ;; \
 		$(compdir)/*) from=completions/$${f##*/} mode=644 ;; \
 		$(mandir)/*)  from=man/$${f##*/} mode=644 ;; \
+		$(docdir)/contrib/*) from=contrib/$${f#*/contrib/} mode=644 ;; \
 		*)            from=$${f##*/} mode=644 ;; \
 		esac; \
 		echo "  install $(DESTDIR)$$f"; \
@@ -177,7 +181,7 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 
 uninstall: ## remove exactly what install put there
 	@for f in $(INSTALLED); do echo "  remove $(DESTDIR)$$f"; rm -f "$(DESTDIR)$$f"; done
-	@rmdir "$(DESTDIR)$(docdir)" 2>/dev/null || true
+	@rmdir $(patsubst %,"$(DESTDIR)$(docdir)/%",$(sort $(dir $(CONTRIB))) contrib .) 2>/dev/null || true
 
 clean: ## remove build/
 	rm -rf build

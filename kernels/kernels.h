@@ -451,6 +451,7 @@ struct mt_ops {
 /* Every backend's object begins with this. */
 struct mt_backend {
     const struct mt_ops *ops;
+    int64_t rows_held; /* bytes of all rows that were made and not freed */
 };
 
 /*

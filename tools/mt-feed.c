@@ -17,7 +17,6 @@
 #include "wire/feed_args.h"
 
 #define SESSIONS_MAX 1000000
-#define RATE_DEFAULT 16000
 #define HOLD_SAMPLES (INT64_C(64) << 20) /* 256 MiB of sound in memory */
 #define WAIT_DEFAULT (60 * MT_NS_PER_S)
 enum { NOTES_MAX = 10 };
@@ -88,7 +87,8 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "Sound:", 3},
     {"raw", OPT_RAW, "FMT:RATE:CH", 0,
      "The files have no header: s16le, u8, s24le, s32le, f32le, f64le", 0},
-    {"rate", OPT_RATE, "HZ", 0, "Sample rate to send (default 16000)", 0},
+    {"rate", OPT_RATE, "HZ", 0,
+     "Sample rate to send (default: the files' highest, in 16000..24000)", 0},
     {"play", OPT_PLAY, "DIR", 0, "Write what the model speaks as DIR/i.wav, one file a session", 0},
     {0, 0, 0, 0, "What each session asks for:", 4},
     {"prompt", OPT_PROMPT, "TEXT", 0, "System prompt (default: the server's)", 0},
@@ -436,9 +436,14 @@ static int verdict(const struct args *a)
 /* The files, opened and looked at. */
 static int open_reel(struct args *a, struct mt_reel **reel, struct mt_err *e)
 {
+    const char *const *files = (const char *const *)a->files;
+    const struct mt_raw_format *raw = a->has_raw ? &a->raw : NULL;
+
+    if (!a->feed.open.rate_hz)
+        a->feed.open.rate_hz = mt_reel_rate(files, a->n_files, raw);
     struct mt_reel_opts ro = {
         .rate_hz = a->feed.open.rate_hz,
-        .raw = a->has_raw ? &a->raw : NULL,
+        .raw = raw,
         .shared = a->feed.sessions > 1 || a->feed.loop,
         .repeat = a->feed.loop,
         .hold_samples = HOLD_SAMPLES,
@@ -446,7 +451,7 @@ static int open_reel(struct args *a, struct mt_reel **reel, struct mt_err *e)
         .ctx = a,
     };
 
-    return mt_reel_open(reel, (const char *const *)a->files, a->n_files, &ro, e);
+    return mt_reel_open(reel, files, a->n_files, &ro, e);
 }
 
 static int run(struct args *a)
@@ -506,7 +511,6 @@ int main(int argc, char **argv)
 
     mt_msg_program(argv[0]);
     mt_close_stdout_at_exit();
-    a.feed.open.rate_hz = RATE_DEFAULT;
     mt_session_defaults(&a.feed.open.session);
     argp_err_exit_status = MT_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

@@ -8,6 +8,7 @@
 
 #include "engine/args.h"
 #include "control/simulate.h"
+#include "metrics/metrics.h"
 #include "wire/wire.h"
 
 #define KV_DEFAULT   "window=2048,sinks=4"
@@ -35,6 +36,8 @@ enum {
     OPT_SILENT_STALL,
     OPT_PACE_ADMISSION,
     OPT_CLOSE_STALLED,
+    OPT_FAULT,
+    OPT_METRICS,
     OPT_DRY_RUN,
 };
 
@@ -49,6 +52,10 @@ static const struct argp_option options[] = {
      "Make float matrices smaller when they are loaded: q8_0 or q4_k", 1},
     {"socket", 's', "SOCKET", 0,
      "Serve on this Unix socket (default: one call over standard input and output)", 1},
+    {"metrics", OPT_METRICS, "ADDR|unix:PATH", 0,
+     "Serve metrics for Prometheus and the server's health over HTTP at HOST:PORT, PORT (of this "
+     "machine only) or a Unix socket",
+     1},
     {"dry-run", OPT_DRY_RUN, 0, 0, "Print the ready line with the memory plan and exit", 1},
     {0, 0, 0, 0, "Memory:", 2},
     {"kv", OPT_KV, "POLICY", 0,
@@ -92,6 +99,10 @@ static const struct argp_option options[] = {
      "What computes: cpu (default), or nothing, in a given time: cost:a=D,b=D[,…]", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
+    {"fault", OPT_FAULT, "LIST", 0,
+     "Break something on purpose, to see what it looks like: stop-compute[=D], slow=X, "
+     "drop-client[=N]",
+     0},
     {"quiet", 'q', 0, 0, "Only errors on standard error", 0},
     {"verbose", 'v', 0, 0, "Say what happens to connections (twice: to each)", 0},
     {0},
@@ -105,8 +116,10 @@ static const char doc[] =
 
 struct args {
     struct mt_engine_opts engine;
-    const char *model, *mmproj, *socket, *backend;
+    const char *model, *mmproj, *socket, *metrics, *backend;
     enum mt_dtype quantize;
+    struct mt_wire_fault fault;
+    bool faulty;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
     int threads;
     bool kv_given;
@@ -121,11 +134,24 @@ static void check(struct argp_state *st, const struct args *a)
 {
     if (a->socket && !*a->socket)
         argp_error(st, "--socket: the path is empty");
+    if (a->faulty && !a->socket)
+        argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
+    if (a->metrics && !a->socket)
+        argp_error(st, "--metrics: they are a server's: give a socket (-s SOCKET)");
     if (!a->socket && !a->dry_run && isatty(STDIN_FILENO))
         argp_error(st,
                    "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
                    "socket (-s SOCKET)",
                    mt_msg_program_name());
+}
+
+static void parse_fault(struct argp_state *st, const char *arg, struct args *a)
+{
+    struct mt_err e = {0};
+
+    a->faulty = true;
+    if (mt_wire_fault_parse(arg, &a->fault, &e) < 0)
+        argp_error(st, "--fault: '%s': %s", arg, e.text);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *st)
@@ -206,6 +232,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_CLOSE_STALLED:
         o->close_stalled = (int)mt_arg_i64(st, "--close-stalled", arg, 0, INT32_MAX);
         break;
+    case OPT_METRICS:
+        a->metrics = arg;
+        break;
+    case OPT_FAULT:
+        parse_fault(st, arg, a);
+        break;
     case OPT_SILENT_STALL:
         o->silent_stall = true;
         break;
@@ -240,6 +272,8 @@ struct serve {
     struct mt_wire_hub *hub;
     struct mt_clock clock;
     struct mt_engine *engine;
+    struct mt_wire_meter *meter;
+    struct mt_metrics_server *metrics;
 };
 
 static int complain(int rc, const struct mt_err *e)
@@ -298,7 +332,8 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
                                .want_rows = want,
                                .kv_type = o->kv_type,
                                .mmproj = a->mmproj,
-                               .quantize = a->quantize};
+                               .quantize = a->quantize,
+                               .plan = a->dry_run};
     int rc;
 
     s->clock = mt_clock_real();
@@ -327,8 +362,29 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     return mt_engine_new(&s->engine, s->model, o, &s->clock, e);
 }
 
+static int open_metrics(struct serve *s, struct mt_err *e)
+{
+    const struct mt_engine_plan *plan = mt_engine_plan(s->engine);
+    const struct mt_engine_opts *o = mt_engine_options(s->engine);
+    struct mt_metrics_facts f = {.backend = mt_model_backend(s->model)->ops->name,
+                                 .frame_s = plan->frame_s,
+                                 .deadline_s = plan->deadline_s,
+                                 .block_bytes = plan->block_bytes,
+                                 .max_sessions = o->max_sessions,
+                                 .n_mem = o->policy.bounded ? plan->n_mem : 0};
+    struct mt_err why = {0};
+    int rc = mt_wire_meter_new(&s->meter);
+
+    if (rc < 0 || !s->a->metrics || s->a->dry_run)
+        return rc;
+    rc = mt_metrics_serve(&s->metrics, s->a->metrics, &f, s->meter, &why);
+    return rc < 0 ? mt_err_set(e, rc, "--metrics: %s", why.text) : 0;
+}
+
 static void take_down(struct serve *s)
 {
+    mt_metrics_stop(&s->metrics);
+    mt_wire_meter_free(&s->meter);
     mt_engine_free(&s->engine);
     mt_wire_hub_free(&s->hub);
     mt_model_close(&s->model);
@@ -343,6 +399,8 @@ static int print_ready(void *ctx)
 
     if (o && s->a->socket)
         json_object_set_new(o, "socket", json_string(s->a->socket));
+    if (o && s->metrics)
+        json_object_set_new(o, "metrics", json_string(mt_metrics_where(s->metrics)));
     rc = mt_json_line(stdout, o);
     return rc == -EPIPE ? 0 : rc; /* nobody waits for it */
 }
@@ -355,7 +413,12 @@ static void note(void *ctx, enum mt_level level, const char *text)
 
 static int serve(struct serve *s)
 {
-    struct mt_server_opts so = {.path = s->a->socket, .ready = print_ready, .note = note, .ctx = s};
+    struct mt_server_opts so = {.path = s->a->socket,
+                                .ready = print_ready,
+                                .note = note,
+                                .ctx = s,
+                                .fault = s->a->fault,
+                                .meter = s->meter};
     struct mt_err e = {0};
     int rc;
 
@@ -389,6 +452,8 @@ int main(int argc, char **argv)
     mt_msg_level(a.level);
 
     rc = build(&s, &a, &e);
+    if (!rc)
+        rc = open_metrics(&s, &e);
     status = rc < 0 ? complain(rc, &e) : serve(&s);
     take_down(&s);
     return mt_close_stdout(status);

@@ -168,16 +168,18 @@ static int64_t row_stride(int width)
     return stride % 256 == 0 ? stride + 16 : stride;
 }
 
+#define ROWS_HEAD 16 /* floats before the first row: a cache line that holds their size in bytes */
+
 static int64_t rows_bytes(const struct mt_backend *be, int64_t n, int width)
 {
     (void)be;
-    return n * row_stride(width) * (int64_t)sizeof(float);
+    return (n * row_stride(width) + ROWS_HEAD) * (int64_t)sizeof(float);
 }
 
 static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int width)
 {
     struct mt_cpu *c = cpu_of(be);
-    int64_t stride;
+    int64_t stride, bytes;
     float *data;
     int rc;
 
@@ -185,21 +187,29 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     if (n < 1 || width < 1)
         return -EINVAL;
     stride = row_stride(width);
-    data = mt_alloc((size_t)n, mt_mul((size_t)stride, sizeof(float)));
-    if (!data)
+    if (__builtin_mul_overflow(n, stride, &bytes) || bytes > INT64_MAX / 8 ||
+        !(data = mt_alloc((size_t)bytes + ROWS_HEAD, sizeof(*data))))
         return -ENOMEM;
+    bytes = rows_bytes(be, n, width);
     if ((rc = grow_width(c, width)) < 0 || (rc = grow_rope(c, n, 0)) < 0) {
         free(data);
         return rc;
     }
-    *out = (struct mt_rows){data, stride, width};
+    memcpy(data, &bytes, sizeof(bytes));
+    be->rows_held += bytes;
+    *out = (struct mt_rows){data + ROWS_HEAD, stride, width};
     return 0;
 }
 
 static void rows_free(struct mt_backend *be, struct mt_rows *r)
 {
-    (void)be;
-    free(r->data);
+    int64_t bytes;
+
+    if (!r->data)
+        return;
+    memcpy(&bytes, r->data - ROWS_HEAD, sizeof(bytes));
+    be->rows_held -= bytes;
+    free(r->data - ROWS_HEAD);
     *r = MT_NO_ROWS;
 }
 

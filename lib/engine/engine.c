@@ -119,7 +119,9 @@ static int check_options(const struct mt_model_info *i, const struct mt_engine_o
     int want = o->step_tokens < o->max_sessions ? o->step_tokens : o->max_sessions;
 
     if (!i->beat_samples)
-        return mt_err_set(e, -ENOTSUP, "%s hears nothing: it holds no calls", i->name);
+        return i->no_calls
+                   ? mt_err_set(e, -ENOTSUP, "%s", i->no_calls)
+                   : mt_err_set(e, -ENOTSUP, "%s hears nothing: it holds no calls", i->name);
     if (o->block_tokens < 1 || o->block_tokens > 1024)
         return mt_err_set(e, -EINVAL, "--block: %d is not in 1..1024", o->block_tokens);
     if (o->answer_tokens < 1 || o->answer_tokens > 65536)

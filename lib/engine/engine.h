@@ -190,6 +190,13 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);
 
+/*
+ * A frame of silence of nobody's call, now and to its end, or until it is late: its latency in ns.
+ * No record, no count. -EBUSY while there are sessions, -ENOSPC, -ENOMEM, -EIO when it could not be
+ * answered.
+ */
+int64_t mt_engine_warm(struct mt_engine *eng);
+
 void mt_engine_set_cap(struct mt_engine *eng,
                        int cap); /* sessions admitted at most; live ones stay */
 /* What a controller says of its cap: why it refuses those above it. Stalled refuses everybody. */
@@ -208,6 +215,8 @@ struct mt_engine_stats {
     int64_t frames[6];  /* records by status */
     int64_t untruthful; /* frames marked ok by silent_stall */
     int64_t refused, tokens_in, tokens_out, steps, rows;
+    int64_t closed; /* sessions that left, and how long they lasted in all */
+    double closed_s;
     bool draining;
     struct mt_hist latency;
 };

@@ -70,7 +70,7 @@ int mt_greedy_run(struct mt_model *m, const struct mt_greedy *g, struct mt_err *
     if (!i->codebooks)
         return mt_err_set(e, -EINVAL, "%s has no codebooks", i->name);
     if (!i->beat_samples)
-        return mt_err_set(e, -ENOTSUP, "%s hears nothing: there is no codec beside it", i->name);
+        return mt_err_set(e, -ENOTSUP, "%s", i->no_calls ? i->no_calls : "it hears nothing");
     int64_t frames = (g->n_pcm + i->beat_samples - 1) / i->beat_samples;
     rc = mt_own_cache_init(&r.cache, m, &g->policy, frames, 1, g->block_tokens, g->kv_type, e);
     if (rc == 0)

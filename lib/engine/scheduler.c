@@ -347,4 +347,6 @@ void mt_engine_stats(struct mt_engine *eng, struct mt_engine_stats *out)
     out->blocks_used = mt_pool_used(eng->pool);
     out->pool = (double)out->blocks_used / (double)out->blocks;
     out->draining = eng->draining;
+    out->closed = eng->n_closed;
+    out->closed_s = eng->closed_s;
 }

@@ -302,7 +302,8 @@ int mt_model_open_cost(struct mt_model **out, const struct mt_cost_model *c, str
     }
     o->c = *c;
     o->clock = clock;
-    o->be = (struct cost_backend){{&ops}, c->answer_mean > 0 ? fmin(1, 1 / c->answer_mean) : 0};
+    o->be =
+        (struct cost_backend){{.ops = &ops}, c->answer_mean > 0 ? fmin(1, 1 / c->answer_mean) : 0};
     m->own = o;
     m->family = &family;
     m->be = &o->be.be;

@@ -2,7 +2,7 @@
  * detok.c: token bytes to whole UTF-8, as they come. What is held back is always the beginning of a
  * character that the next byte may still continue; a byte that can't makes it one U+FFFD (a maximal
  * subpart), so that any way of cutting the bytes into tokens prints what decoding them at once
- * would.
+ * would. A byte 0 is replaced, too, where it would end a C string.
  */
 #include "model/tokenizer.h"
 
@@ -55,7 +55,7 @@ static int push_byte(struct mt_detok *d, unsigned char c, char *out)
         n = put_replacement(out);
         d->n = 0;
     }
-    if (d->n == 0 && length_of(c) == 0)
+    if (d->n == 0 && (length_of(c) == 0 || (c == 0 && !d->zeros)))
         return n + put_replacement(out + n);
     d->hold[d->n++] = c;
     if (d->n == length_of(d->hold[0])) {

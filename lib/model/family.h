@@ -73,6 +73,8 @@ extern const struct mt_family mt_family_minicpm_o;
 #define MT_DEAF                                                                                    \
     "the model ('%s') has no audio tower (--mmproj FILE, or --mmproj synth for a random one)"
 
+/* What the options ask of weights just opened. */
+void mt_model_weights_opts(struct mt_model *m);
 /* By a model_type of config.json; NULL for one that nobody takes. */
 const struct mt_family *mt_family_find(const char *type);
 /* Fills m, whose backend and options are set, from a GGUF file. */

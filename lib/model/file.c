@@ -43,6 +43,17 @@ int mt_file_map(struct mt_file *f, const char *path, struct mt_err *e)
     return rc;
 }
 
+int mt_file_blank(struct mt_file *f, size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    *f = (struct mt_file){0};
+    if (p == MAP_FAILED)
+        return -ENOMEM;
+    *f = (struct mt_file){p, size};
+    return 0;
+}
+
 void mt_file_unmap(struct mt_file *f)
 {
     if (f->data)

@@ -19,6 +19,8 @@ struct mt_file {
 
 /* -ENOENT and the like from open(), -EINVAL for anything but a regular file; e names the path. */
 int mt_file_map(struct mt_file *f, const char *path, struct mt_err *e);
+/* Zeros instead of a file: memory that nobody wrote, which costs nothing to read. -ENOMEM. */
+int mt_file_blank(struct mt_file *f, size_t size);
 void mt_file_unmap(struct mt_file *f);
 
 /*

@@ -76,7 +76,7 @@ static int open_files(struct mt_model *m, struct mt_gguf *text, struct mt_gguf *
     remark(m, tower, config);
     rc = mt_weights_open_gguf(&m->weights, text, audio, TOWER_SEED, e);
     if (rc == 0) {
-        mt_weights_quantize(m->weights, m->opts.quantize);
+        mt_model_weights_opts(m);
         rc = m->family->open(m, config, where, e);
     }
     json_decref(config);

@@ -66,6 +66,13 @@ static void set_number(json_t *config, const char *keys, int64_t value)
     json_object_set_new(config, keys, json_integer(value));
 }
 
+void mt_model_weights_opts(struct mt_model *m)
+{
+    mt_weights_quantize(m->weights, m->opts.quantize);
+    if (m->opts.plan)
+        mt_weights_plan(m->weights);
+}
+
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
 {
     const struct mt_synth_shape *shape;
@@ -85,10 +92,10 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     snprintf(m->info.name, sizeof(m->info.name), "%s", shape->name);
     m->synthetic = true;
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
-    if (rc == 0)
-        mt_weights_quantize(m->weights, m->opts.quantize);
-    if (rc == 0)
+    if (rc == 0) {
+        mt_model_weights_opts(m);
         rc = m->family->open(m, config, shape->name, e);
+    }
     json_decref(config);
     return rc;
 }
@@ -193,7 +200,7 @@ static int find_family(struct mt_model *m, const char *dir, const char *path, co
     if ((rc = open_weights(m, dir, config, &why)) < 0)
         return rc == -ENOENT && !config ? mt_err_set(e, rc, "%s: %s", path, strerror(ENOENT))
                                         : mt_err_set(e, rc, "%s", why.text);
-    mt_weights_quantize(m->weights, m->opts.quantize);
+    mt_model_weights_opts(m);
     for (size_t i = 0; i < MT_COUNT(families) && !m->family; i++)
         if (families[i]->recognise && families[i]->recognise(m->weights))
             m->family = families[i];

@@ -50,6 +50,12 @@ int64_t mt_weights_bytes(const struct mt_weights *w);
  */
 void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type);
 
+/*
+ * From now on only names, shapes and sizes are right: what would be made (of a seed, or by
+ * quantising) is zeros that take no memory.
+ */
+void mt_weights_plan(struct mt_weights *w);
+
 /* ---- tokenizers ---- */
 
 struct mt_tokenizer;
@@ -94,6 +100,7 @@ const char *mt_tokenizer_bytes(const struct mt_tokenizer *t, int32_t id, size_t 
 struct mt_detok {
     unsigned char hold[4];
     int n;
+    bool zeros; /* a byte 0 stays; else it becomes U+FFFD, for texts that end at one */
 };
 /*
  * Longest output for one token of len bytes (3 (len + 3) + 1). Returns the bytes written (NUL
@@ -119,8 +126,9 @@ struct mt_model_info {
     int text_card; /* with codebooks: the initial text token, one past the last that is embedded */
     int sample_rate_hz; /* of everything that mt_ear_push takes */
     int speech_rate_hz; /* of what it speaks; 0: it does not */
-    int beat_samples;   /* the model's own frame length */
-    int frame_step;     /* a frame's length is a multiple of this many samples … */
+    int beat_samples; /* the model's own frame length; 0: it hears nothing and holds no calls … */
+    const char *no_calls; /* … and why, where the model can say so; the model's */
+    int frame_step;       /* a frame's length is a multiple of this many samples … */
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
@@ -138,6 +146,7 @@ struct mt_model_opts {
     /* With a GGUF file: its audio tower's, or "synth" for a random one. NULL: it will not hear. */
     const char *mmproj;
     enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */
+    bool plan; /* it will say what it is and takes, and never run: see mt_weights_plan */
 };
 
 /*

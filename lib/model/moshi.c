@@ -15,6 +15,8 @@
 #include "model/file.h"
 #include "model/moshi.h"
 
+#define RELEASED_CODEC "tokenizer-e351c8d8-checkpoint125.safetensors"
+
 enum { CODEC_AT_ONCE = 8 }; /* sessions in one pass of the codec */
 
 /* ---- opening ---- */
@@ -77,7 +79,7 @@ static int refuse_forms(const struct mt_weights *w, const char *where, struct mt
 static bool has_codec(const struct mt_model *m, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "mimi_name"));
-    char *path = mt_path_join(m->dir, name ? name : "tokenizer-e351c8d8-checkpoint125.safetensors");
+    char *path = mt_path_join(m->dir, name ? name : RELEASED_CODEC);
     bool has = path && access(path, F_OK) == 0;
 
     free(path);
@@ -93,7 +95,10 @@ static int open_codec(struct mt_model *m, const json_t *config, const char *wher
     struct mt_weights *w = m->weights;
 
     if (!m->synthetic && !has_codec(m, config)) {
-        mt_err_set(&o->no_codec, -ENOENT, "%s: there is no codec beside the model", where);
+        mt_err_set(&o->no_codec, -ENOENT,
+                   "%s: there is no codec beside the model (mimi_name, or " RELEASED_CODEC ")",
+                   where);
+        m->info.no_calls = o->no_codec.text;
         return 0;
     }
     if (m->synthetic && o->cfg.card == full.bins)
@@ -107,6 +112,7 @@ static int open_codec(struct mt_model *m, const json_t *config, const char *wher
     if (books != o->cfg.dep_q || o->cfg.n_q != 2 * books) {
         mt_err_set(&o->no_codec, -ENOTSUP, "%s: n_q %d is not twice dep_q %d: no call of two",
                    where, o->cfg.n_q, o->cfg.dep_q);
+        m->info.no_calls = o->no_codec.text;
         return 0;
     }
     if (c.bins != o->cfg.card)

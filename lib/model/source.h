@@ -26,6 +26,8 @@ struct mt_source {
     int (*make)(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e);
     /* The data of a tensor is wanted no more: what was made for it may go. NULL: nothing was. */
     void (*drop)(void *self, struct mt_tensor *t);
+    /* From now on only sizes are wanted: data may be anything. NULL: nothing is made anyway. */
+    void (*plan)(void *self);
     const char *(*where)(const void *self); /* for messages */
     void (*close)(void *self);
 };

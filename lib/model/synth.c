@@ -18,12 +18,14 @@
 struct made {
     char *name; /* first, so that a struct made can be looked up by a char ** */
     struct mt_tensor t;
+    struct mt_file blank; /* for a plan: its data */
 };
 
 struct synth {
     uint64_t seed;
     enum mt_dtype type;
     void *tree; /* of struct made, by name (tsearch) */
+    bool plan;
     char where[40];
 };
 
@@ -146,7 +148,9 @@ static void made_free(void *p)
 {
     struct made *m = p;
 
-    free((void *)m->t.bytes.data);
+    if (!m->blank.data)
+        free((void *)m->t.bytes.data);
+    mt_file_unmap(&m->blank);
     free(m->name);
     free(m);
 }
@@ -163,13 +167,34 @@ static int find(void *self, const char *name, struct mt_tensor **out, struct mt_
     return 0;
 }
 
+/* The data of a tensor of t.size bytes; zeros where only a plan is made. */
+static int make_data(struct synth *s, struct made *m, const char *name)
+{
+    struct mt_tensor *t = &m->t;
+    void *data;
+
+    t->bytes.type = s->type;
+    if (s->plan) {
+        int rc = mt_file_blank(&m->blank, (size_t)t->size);
+        t->bytes.data = m->blank.data;
+        return rc;
+    }
+    data = aligned_alloc(64, ((size_t)t->size + 63) / 64 * 64); /* not zeroed: maybe gigabytes */
+    if (!data)
+        return -ENOMEM;
+    fill(data, s->type, t->bytes.rows * t->bytes.cols,
+         mt_mix64(mt_mix64(s->seed) ^ mt_hash(MT_HASH_INIT, name, strlen(name))),
+         spread_of(name, t->n_dims, t->bytes.cols));
+    t->bytes.data = data;
+    return 0;
+}
+
 static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
 {
     struct synth *s = self;
     struct mt_tensor t = {.n_dims = n_dims};
     char show[MT_SHOW_MAX], shape[MT_SHAPE_MAX];
     size_t size = s->type == MT_F32 ? 4 : 2;
-    void *data = NULL;
     struct made *m = NULL;
 
     if (tfind(&name, &s->tree, by_name))
@@ -183,24 +208,15 @@ static int make(void *self, const char *name, int n_dims, const int64_t *dims, s
                           mt_show(show, name), mt_shape_text(shape, n_dims, dims));
     t.size = (int64_t)size;
     mt_tensor_matrix(&t);
-    m = calloc(1, sizeof(*m));
-    data = aligned_alloc(64, (size + 63) / 64 * 64); /* not zeroed: it may be gigabytes */
-    if (!m || !data || !(m->name = strdup(name)))
+    if (!(m = calloc(1, sizeof(*m))))
         goto fail;
-    if (!tsearch(m, &s->tree, by_name))
-        goto fail;
-    fill(data, s->type, t.bytes.rows * t.bytes.cols,
-         mt_mix64(mt_mix64(s->seed) ^ mt_hash(MT_HASH_INIT, name, strlen(name))),
-         spread_of(name, n_dims, t.bytes.cols));
-    t.bytes.data = data;
-    t.bytes.type = s->type;
     m->t = t;
+    if (!(m->name = strdup(name)) || make_data(s, m, name) < 0 || !tsearch(m, &s->tree, by_name))
+        goto fail;
     return 0;
 fail:
     if (m)
-        free(m->name);
-    free(m);
-    free(data);
+        made_free(m);
     return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %zu bytes", s->where,
                       mt_show(show, name), size);
 }
@@ -226,9 +242,15 @@ static void synth_close(void *self)
     free(s);
 }
 
+static void plan(void *self)
+{
+    ((struct synth *)self)->plan = true;
+}
+
 static void drop(void *self, struct mt_tensor *t)
 {
-    (void)self;
+    if (((struct synth *)self)->plan) /* what costs nothing need not go */
+        return;
     free((void *)t->bytes.data);
     t->bytes.data = NULL;
 }
@@ -238,6 +260,7 @@ static const struct mt_source source = {
     .find = find,
     .make = make,
     .drop = drop,
+    .plan = plan,
     .where = where,
     .close = synth_close,
 };

@@ -14,12 +14,14 @@
 struct small { /* a tensor that was quantised */
     const struct mt_tensor *of;
     struct mt_bytes bytes;
+    struct mt_file blank; /* for a plan: their data */
 };
 
 struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
+    bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
     void *small;            /* struct small by its tensor (tsearch) */
 };
@@ -49,8 +51,24 @@ static int small_by_tensor(const void *a, const void *b)
 
 static void small_free(void *p)
 {
-    free((void *)((struct small *)p)->bytes.data);
-    free(p);
+    struct small *s = p;
+
+    if (!s->blank.data)
+        free((void *)s->bytes.data);
+    mt_file_unmap(&s->blank);
+    free(s);
+}
+
+/* As mt_quantize_bytes, without the work where only a plan is made. */
+static int quantize(const struct mt_weights *w, enum mt_dtype type, const struct mt_bytes *in,
+                    struct small *s)
+{
+    if (!w->plan)
+        return mt_quantize_bytes(type, in, &s->bytes);
+    if (mt_file_blank(&s->blank, (size_t)(mt_dtype_row_bytes(type, in->cols) * in->rows)) < 0)
+        return -ENOMEM;
+    s->bytes = (struct mt_bytes){s->blank.data, type, in->rows, in->cols};
+    return 0;
 }
 
 /* Is this the table that logits are made with? A head of its own comes before the embeddings. */
@@ -78,7 +96,7 @@ static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, s
     if (found || (type = mt_quantize_as(w->quantize, name, t, is_head(w, name))) == t->bytes.type)
         return 0;
     s = calloc(1, sizeof(*s));
-    if (!s || mt_quantize_bytes(type, &t->bytes, &s->bytes) < 0) {
+    if (!s || quantize(w, type, &t->bytes, s) < 0) {
         free(s);
         return mt_err_set(e, -ENOMEM, "%s: tensor '%s': no memory to quantise it",
                           w->src->where(w->self), mt_show(show, name));
@@ -192,6 +210,13 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
 void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type)
 {
     w->quantize = type;
+}
+
+void mt_weights_plan(struct mt_weights *w)
+{
+    w->plan = true;
+    if (w->src->plan)
+        w->src->plan(w->self);
 }
 
 int64_t mt_weights_bytes(const struct mt_weights *w)

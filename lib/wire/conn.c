@@ -338,6 +338,11 @@ void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m)
     if (c->closing || c->role == LINGER)
         return;
     c->unaccepted -= m->charge < c->unaccepted ? m->charge : c->unaccepted;
+    if (m->kind == MT_MAIL_LINE && m->record && c->s->worker.fault.drop > 0 &&
+        ++c->s->records % c->s->worker.fault.drop == 0) {
+        conn_gone(c, "dropped by --fault");
+        return;
+    }
     if (m->kind == MT_MAIL_LINE) {
         conn_write(c, (const char *)m->data, m->n);
         c->outstanding -= c->role == CONTROL && c->outstanding > 0;
@@ -370,6 +375,7 @@ void mt_conn_stop_all(struct mt_server *s)
             continue;
         regulate(c);
         if (c->role == FRESH) {
+            mt_meter_turned_away(s->worker.meter, MT_REFUSED_SHUTDOWN);
             mt_conn_say(c, mt_wire_refused_json("shutdown", 0));
             conn_shut(c);
         }
@@ -431,6 +437,7 @@ void mt_conn_accept(struct mt_server *s)
         return;
     mt_server_note(s, MT_INFO, "connection %llu: refused, %d are open", (unsigned long long)c->id,
                    s->slots);
+    mt_meter_turned_away(s->worker.meter, MT_REFUSED_LIMIT);
     if (s->n_conns > s->slots + REFUSED_MAX) {
         conn_close(c);
         return;

@@ -17,12 +17,8 @@ json_t *mt_wire_closed_json(int64_t session, const char *reason, int64_t frames)
 json_t *mt_wire_error_json(bool first, const char *text);
 json_t *mt_wire_stats_json(const struct mt_engine_stats *s);
 
-/* What a watcher's status line says; a copy small enough to make at each tick. */
-struct mt_wire_status {
-    double t_s, oldest_ms, pool;
-    int sessions, pending, cap;
-};
-json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s,
+/* What a watcher reads; health is a word of mt_health_word. */
+json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s, const char *health,
                             const struct mt_engine *eng);
 
 /*

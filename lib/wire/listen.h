@@ -1,5 +1,5 @@
 /*
- * listen.h: private to lib/wire: the server's end of a socket path.
+ * listen.h: a server's end of a socket path. Internal to lib/wire and lib/metrics.
  */
 #ifndef MT_WIRE_LISTEN_H
 #define MT_WIRE_LISTEN_H

@@ -39,6 +39,7 @@ struct mt_mail {
     enum mt_gate gate; /* with it */
     bool first;        /* the answer is the first object on its connection */
     bool finish;       /* the connection's last line */
+    bool record;       /* a frame's */
     bool watch;        /* a record: watchers get it too */
     size_t n, at;      /* bytes of data, and how many are used up */
     unsigned char data[];

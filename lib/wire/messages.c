@@ -308,7 +308,8 @@ json_t *mt_wire_error_json(bool first, const char *text)
     return o;
 }
 
-json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s, const struct mt_engine *eng)
+json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s, const char *health,
+                            const struct mt_engine *eng)
 {
     const struct mt_engine_opts *eo = mt_engine_options(eng);
     json_t *o = mt_wire_object(first, "status");
@@ -319,6 +320,7 @@ json_t *mt_wire_status_json(bool first, const struct mt_wire_status *s, const st
     mt_json_set_real(o, "oldest_ms", s->oldest_ms);
     mt_json_set_real(o, "pool", s->pool);
     json_object_set_new(o, "cap", json_integer(s->cap));
+    json_object_set_new(o, "health", json_string(health));
     set_kv(o, eo, 0);
     if (eo->policy.bounded) /* what a controller has to know of memory */
         json_object_set_new(o, "n_mem", json_integer(mt_engine_plan(eng)->n_mem));
@@ -392,6 +394,7 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
     json_object_set_new(o, "pool_blocks", json_integer(plan->pool_blocks));
     json_object_set_new(o, "pool_bytes", json_integer(plan->pool_bytes));
     json_object_set_new(o, "weight_bytes", json_integer(info->weight_bytes));
+    json_object_set_new(o, "step_bytes", json_integer(mt_model_backend(m)->rows_held));
     json_object_set_new(o, "frame_tokens", json_integer(plan->frame_tokens));
     json_object_set_new(o, "blocks_session", json_integer(plan->blocks_per_session));
     json_object_set_new(bytes, "kv", json_integer(plan->kv_bytes_session));

@@ -25,6 +25,12 @@ struct mt_reel_opts {
     void *ctx;
 };
 
+/*
+ * The rate to send n files at where none is asked for: the highest of theirs, in 16000..24000. A
+ * pipe doesn't tell, nor does what can't be opened.
+ */
+int mt_reel_rate(const char *const *paths, int n, const struct mt_raw_format *raw);
+
 struct mt_reel;
 /*
  * Looks at every file before the first sample is sent, so that a mistake in the last one is known

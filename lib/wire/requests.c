@@ -93,9 +93,12 @@ static int hear_call(struct mt_conn *c, json_t *msg, const char *type)
 
 static void say_status(struct mt_conn *c)
 {
-    struct mt_wire_status st = mt_worker_status(&c->s->worker);
+    struct mt_worker *w = &c->s->worker;
+    struct mt_wire_state st;
 
-    mt_conn_say(c, mt_wire_status_json(!c->said, &st, c->s->worker.eng));
+    mt_wire_meter_read(w->meter, &st);
+    mt_conn_say(c, mt_wire_status_json(!c->said, &st.status,
+                                       mt_health_ready(&st, (int64_t)uv_hrtime()), w->eng));
 }
 
 static void on_period(uv_timer_t *t)
@@ -149,6 +152,7 @@ static int hear_control(struct mt_conn *c, json_t *msg, const char *type)
         return mt_conn_failf(c, "unknown type \"%.40s\"", type);
     if (!json_is_integer(cap) || json_integer_value(cap) < 0 || json_integer_value(cap) > INT_MAX)
         return mt_conn_failf(c, "\"cap\": expected an integer in 0..%d", INT_MAX);
+    mt_meter_capped(c->s->worker.meter, msg, (int)json_integer_value(cap));
     return request(c, MT_MAIL_CAP, (int)json_integer_value(cap),
                    json_string_value(json_object_get(msg, "mode")));
 }

@@ -198,6 +198,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
                     struct mt_err *e)
 {
     struct mt_server *s = calloc(1, sizeof(*s));
+    struct mt_wire_meter *own = NULL;
     void (*hup)(int), (*pipe)(int);
     int rc;
 
@@ -208,17 +209,27 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->worker.model = m;
     s->worker.notify = notify;
     s->worker.ctx = s;
+    s->worker.fault = o->fault;
+    s->worker.meter = o->meter;
     s->listener.fd = -1;
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");
     }
+    if (!o->meter && mt_wire_meter_new(&own) < 0) {
+        free(s);
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    }
+    if (own)
+        s->worker.meter = own;
     json_object_seed(0); /* before there are two threads that make objects */
     hup = signal(SIGHUP, SIG_IGN);
     pipe = signal(SIGPIPE, SIG_IGN);
     s->slots = connection_limit(s);
     s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
+    if (!rc)
+        mt_worker_warm(&s->worker);
     if (!rc && (rc = mt_listen(&s->listener, o->path, e)) == 0) {
         rc = serve(s, e);
         mt_listen_unlink(&s->listener, o->path);
@@ -228,6 +239,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     mt_worker_free(&s->worker);
     signal(SIGHUP, hup);
     signal(SIGPIPE, pipe);
+    mt_wire_meter_free(&own);
     free(s->conns);
     free(s);
     return rc;

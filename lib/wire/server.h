@@ -27,6 +27,7 @@ struct mt_server {
     struct mt_conn **conns; /* [slots] */
     int slots, n_conns;     /* n_conns: those refused for lack of a slot too */
     uint64_t last_id;
+    int64_t records;       /* passed on, for the fault that counts them */
     bool stopping;         /* nobody is admitted any more */
     bool done;             /* the engine has ended */
     char buf[MT_READ_MAX]; /* libuv reads and hands over before it reads again: one is enough */

@@ -88,6 +88,96 @@ int mt_wire_record_parse(json_t *obj, struct mt_record *out, const char **sessio
 /* The ready line of mt-serve. */
 json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m);
 
+/* ---- what a server knows of itself ---- */
+
+/* What a watcher's status line says. */
+struct mt_wire_status {
+    double t_s, oldest_ms, pool;
+    int sessions, pending, cap;
+};
+
+/* Why somebody was refused; the words of the wire. */
+enum mt_refusal {
+    MT_REFUSED_LIMIT,
+    MT_REFUSED_MEMORY,
+    MT_REFUSED_PACE,
+    MT_REFUSED_WARMUP,
+    MT_REFUSED_STALLED,
+    MT_REFUSED_DRAIN,
+    MT_REFUSED_SHUTDOWN,
+    MT_REFUSALS
+};
+const char *mt_refusal_word(enum mt_refusal r);
+
+/*
+ * Answered frames by latency, in shares of the deadline: at most 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1,
+ * 1.25, 2, 5 of it, and the rest.
+ */
+enum { MT_WIRE_BOUNDS = 10 };
+extern const int mt_wire_bound_permille[MT_WIRE_BOUNDS];
+
+/* What a controller said of the caps that it set; NAN where it said nothing. */
+enum { MT_WIRE_DECISIONS = 32 };
+struct mt_wire_control {
+    char mode[16]; /* "": nobody controls */
+    double signal_ms, projected_ms, cost_a_ms, cost_b_ms;
+    int64_t untruthful, raised, lowered, other;
+    int n_reasons; /* reasons beyond the table are counted in other */
+    struct {
+        char word[24];
+        int64_t count;
+    } reason[MT_WIRE_DECISIONS];
+};
+
+/* Counts are of records as they were written, so that they agree with what clients were told. */
+struct mt_wire_state {
+    struct mt_wire_status status;
+    int64_t since_ns; /* the clock when it began to serve, 0: not yet */
+    int64_t beat_ns;  /* … when the compute loop last came round */
+    int64_t frame_ns, deadline_ns;
+    bool warm, draining;                     /* warm: a frame has met its deadline */
+    int missed;                              /* frames in a row that did not … */
+    const char *miss;                        /* … and what became of the last one */
+    int64_t frames[6], untruthful, failures; /* failures: frames that found no memory */
+    int64_t within[MT_WIRE_BOUNDS + 1], answered;
+    double latency_s; /* of those answered, in all */
+    int64_t refused[MT_REFUSALS];
+    int64_t empty_ticks; /* frame lengths in which nothing was due though there were sessions */
+    int stalled;         /* sessions whose last frame found no memory */
+    int64_t blocks_used, blocks;
+    int64_t closed; /* sessions that left, and how long they lasted in all */
+    double closed_s;
+    struct mt_wire_control control;
+};
+
+/* The state, from any thread: the engine's thread leaves a copy at each turn of its loop. */
+struct mt_wire_meter;
+int mt_wire_meter_new(struct mt_wire_meter **out);
+void mt_wire_meter_free(struct mt_wire_meter **m);
+/* As it is now: what waits has aged since the copy was made. */
+void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out);
+
+/*
+ * One word for a state. Alive is a loop that came round within MT_HEALTH_FRAMES frames (and a
+ * quarter of a second), a first frame apart, which may take a minute. Ready is alive, not draining,
+ * and not MT_HEALTH_FRAMES + 1 missed frames in a row, or any that was missed before one was met.
+ */
+enum { MT_HEALTH_FRAMES = 4 };
+/* "ok" or "stalled". */
+const char *mt_health_alive(const struct mt_wire_state *s, int64_t now_ns);
+/* "ok", "stalled", "draining", "warming", or what became of the frames: "late" … "untruthful". */
+const char *mt_health_ready(const struct mt_wire_state *s, int64_t now_ns);
+
+/* What may be broken on purpose, to see what it looks like; zeroed: nothing. */
+struct mt_wire_fault {
+    bool stop_compute;
+    int64_t stop_ns; /* after so long */
+    double slow;     /* every pass takes so many times as long; 0: off */
+    int64_t drop;    /* every so many records the connection ends without a word; 0: off */
+};
+/* "stop-compute[=D],slow=X,drop-client[=N]"; -EINVAL with what was expected. */
+int mt_wire_fault_parse(const char *list, struct mt_wire_fault *out, struct mt_err *e);
+
 /* ---- server ---- */
 
 /*
@@ -95,14 +185,18 @@ json_t *mt_wire_ready_json(const struct mt_engine *eng, const struct mt_model *m
  * server's is -EADDRINUSE) until stopped: libuv in the calling thread, the engine in one of its
  * own. The first SIGTERM or SIGINT stops admitting (the socket file goes at once), lets frames in
  * hand finish and closes; the second finds the default action and kills. SIGHUP and SIGPIPE are
- * ignored. The engine's clock must be the real one.
+ * ignored. The engine's clock must be the real one. Before it listens frames of silence warm the
+ * engine, at most MT_WARM_TRIES of them, until one meets the deadline.
  */
+enum { MT_WARM_TRIES = 3 };
 struct mt_server_opts {
     const char *path;
     int (*ready)(void *ctx); /* once, when it accepts; a negative value ends the server with it */
     void (*note)(void *ctx, enum mt_level level,
                  const char *text); /* what happens to connections, for -v; may be NULL */
     void *ctx;
+    struct mt_wire_meter *meter; /* to be kept up to date; NULL: nobody looks */
+    struct mt_wire_fault fault;
 };
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
                     struct mt_err *e);

@@ -14,6 +14,9 @@
 
 /* Sessions may be idle, but the engine also watches the clock for them. */
 #define IDLE_NS (20 * MT_NS_PER_MS)
+/* How often the loop comes round with nothing to do: twice a frame, in these bounds. */
+#define BEAT_MIN_NS (5 * MT_NS_PER_MS)
+#define BEAT_MAX_NS (500 * MT_NS_PER_MS)
 /* Lines that the I/O thread has not fetched yet. */
 #define OUT_MAX (16 << 20)
 
@@ -22,8 +25,9 @@ struct mt_call {
     uint64_t conn;
     int64_t session;
     bool tokens, speech;
-    bool closed; /* the engine has let go of it; freed between rounds */
-    bool mute;   /* its connection has had its last line */
+    bool stalled; /* its last frame found no memory */
+    bool closed;  /* the engine has let go of it; freed between rounds */
+    bool mute;    /* its connection has had its last line */
     size_t credit;
     struct mt_mail *head, *tail; /* audio and end, not yet in the engine */
     struct mt_call *prev, *next; /* among the busy ones */
@@ -45,6 +49,7 @@ static void post_bytes(struct mt_worker *w, char *line, size_t n, struct mt_mail
 
     if (m) {
         m->finish = head.finish || !line;
+        m->record = head.record;
         m->watch = head.watch;
         m->charge = head.charge;
         m->n = line ? n : 0;
@@ -136,6 +141,7 @@ static void call_closed(struct mt_worker *w, struct mt_call *c)
     if (c->closed)
         return;
     c->closed = true;
+    w->meter->own.stalled -= c->stalled;
     busy(w, c);
     memmove(w->by_session + i, w->by_session + i + 1,
             (size_t)(--w->n_calls - i) * sizeof(struct mt_call *));
@@ -163,14 +169,20 @@ static void on_frame(void *ctx, const struct mt_record *r)
 {
     struct mt_worker *w = ctx;
     struct mt_call *c = call_by_session(w, r->session);
-    struct mt_mail to = {.slot = c ? c->slot : 0, .conn = c && !c->mute ? c->conn : 0};
+    struct mt_mail to = {
+        .slot = c ? c->slot : 0, .conn = c && !c->mute ? c->conn : 0, .record = true};
     bool watched = atomic_load(&w->watchers) > 0;
 
+    mt_meter_frame(w->meter, r);
+    if (c && (r->status == MT_STALLED) != c->stalled) {
+        c->stalled = !c->stalled;
+        w->meter->own.stalled += c->stalled ? 1 : -1;
+    }
     if (c && c->speech && to.conn && r->n_speech > 0) {
         size_t n = 0;
         char *speech = mt_wire_speech(r, mt_model_info(w->model)->speech_rate_hz, &n);
 
-        post_bytes(w, speech, n, to);
+        post_bytes(w, speech, n, (struct mt_mail){.slot = to.slot, .conn = to.conn});
     }
     if (c && c->tokens && to.conn)
         post_line(w, mt_wire_record_json(r, true), to);
@@ -235,6 +247,8 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
             w, mt_wire_opened_json(w->eng, w->model, o, c->session, mt_intake_lag(&c->intake)), to);
         return;
     }
+    if (rc == -EAGAIN && reason)
+        mt_meter_refused(w->meter, reason);
     if (rc == -EAGAIN && reason)
         post_line(w, mt_wire_refused_json(reason, retry_s), to);
     else
@@ -424,38 +438,13 @@ static int64_t now_ns(void)
     return c.now_ns(&c);
 }
 
-static struct mt_wire_status snapshot(struct mt_worker *w)
+/* Pending frames, and sessions: what the thread has to do next. */
+static struct mt_engine_stats snapshot(struct mt_worker *w)
 {
     struct mt_engine_stats s;
-    struct mt_wire_status st;
-    int64_t t = now_ns();
 
     mt_engine_stats(w->eng, &s);
-    st = (struct mt_wire_status){.t_s = s.t_s,
-                                 .oldest_ms = s.oldest_ms,
-                                 .pool = s.pool,
-                                 .sessions = s.sessions,
-                                 .pending = s.pending,
-                                 .cap = s.cap};
-    pthread_mutex_lock(&w->lock);
-    w->status = st;
-    w->status_ns = t;
-    pthread_mutex_unlock(&w->lock);
-    return st;
-}
-
-struct mt_wire_status mt_worker_status(struct mt_worker *w)
-{
-    struct mt_wire_status s;
-    int64_t age;
-
-    pthread_mutex_lock(&w->lock);
-    s = w->status;
-    age = now_ns() - w->status_ns;
-    pthread_mutex_unlock(&w->lock);
-    s.t_s += (double)age / 1e9;
-    if (s.pending > 0) /* a thread that is stuck in a tick can't hide it */
-        s.oldest_ms += (double)age / 1e6;
+    mt_meter_publish(w->meter, &s, now_ns());
     return s;
 }
 
@@ -472,25 +461,99 @@ static void close_all(struct mt_worker *w, const char *reason)
     }
 }
 
+/* With nothing to do the loop still comes round, so that a stopped one can be told from an idle one. */
+static int64_t beat_ns(const struct mt_worker *w)
+{
+    int64_t half = w->meter->own.frame_ns / 2;
+
+    return half < BEAT_MIN_NS ? BEAT_MIN_NS : half > BEAT_MAX_NS ? BEAT_MAX_NS : half;
+}
+
+static int64_t patience(const struct mt_worker *w, bool busy, int sessions)
+{
+    int64_t beat = beat_ns(w);
+
+    if (busy)
+        return 0;
+    return (sessions > 0 || w->stopping) && IDLE_NS < beat ? IDLE_NS : beat;
+}
+
+static void warm(struct mt_worker *w)
+{
+    int64_t took = mt_engine_warm(w->eng);
+
+    if (took > 0 && w->pass_ns == 0)
+        w->pass_ns = took;
+    if (took > 0 && w->fault.slow > 0)
+        took = (int64_t)((double)took * w->fault.slow);
+    mt_meter_warm(w->meter, took);
+    w->warm_ns = now_ns();
+}
+
+/*
+ * Whoever places calls stays away from a server that is not ready: without a call it has to find
+ * out by itself when it is again.
+ */
+static void recover(struct mt_worker *w, int sessions)
+{
+    const struct mt_wire_state *s = &w->meter->own;
+    int64_t t = now_ns();
+
+    if (sessions == 0 && !w->stopping && *mt_health_ready(s, s->beat_ns) != 'o' &&
+        t - w->warm_ns > (MT_HEALTH_FRAMES + 1) * s->frame_ns)
+        warm(w);
+}
+
+static void nap(int64_t ns)
+{
+    struct mt_clock c = mt_clock_real();
+
+    c.sleep_until_ns(&c, c.now_ns(&c) + ns);
+}
+
+/* What was to be broken. Its sleep stands before the work, so that latencies have it in them. */
+static void suffer(struct mt_worker *w, int pending)
+{
+    const struct mt_wire_fault *f = &w->fault;
+
+    while (f->stop_compute && now_ns() - w->meter->own.since_ns >= f->stop_ns &&
+           !mt_box_closed(&w->in))
+        nap(BEAT_MIN_NS);
+    if (f->slow > 1 && pending > 0)
+        nap((int64_t)((double)w->pass_ns * (f->slow - 1)));
+}
+
+static bool pass(struct mt_worker *w, int pending)
+{
+    int64_t t;
+    bool busy;
+
+    suffer(w, pending);
+    t = now_ns();
+    busy = mt_engine_tick(w->eng);
+    if (busy && pending > 0) /* not one that only had somebody leave */
+        w->pass_ns = now_ns() - t;
+    return busy;
+}
+
 static void *run(void *arg)
 {
     struct mt_worker *w = arg;
-    struct mt_wire_status st = snapshot(w);
+    struct mt_engine_stats st = snapshot(w);
     bool busy = false, moved;
     struct mt_mail *m;
 
     while (!mt_box_closed(&w->in)) {
-        struct mt_mail *list = mt_box_take(&w->in, busy                             ? 0
-                                                   : st.sessions > 0 || w->stopping ? IDLE_NS
-                                                                                    : -1);
+        struct mt_mail *list = mt_box_take(&w->in, patience(w, busy, st.sessions));
 
         while ((m = list)) {
             list = m->next;
             handle(w, m);
         }
         moved = pump_all(w);
-        snapshot(w);
-        busy = mt_engine_tick(w->eng);
+        st = snapshot(w);
+        recover(w, st.sessions);
+        busy = pass(w, st.pending);
         st = snapshot(w);
         if (w->stopping && !busy && !moved && st.pending == 0)
             break;
@@ -511,11 +574,17 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
     w->done = mt_mail_new(MT_MAIL_DONE, 0, 0, 0);
     if (!w->calls || !w->by_session || !w->done)
         return mt_err_set(e, -ENOMEM, "out of memory");
-    if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0 ||
-        (rc = -pthread_mutex_init(&w->lock, NULL)) < 0)
+    if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     w->made = true;
+    mt_meter_begin(w->meter, w->eng, now_ns());
     return 0;
+}
+
+void mt_worker_warm(struct mt_worker *w)
+{
+    for (int i = 0; i < MT_WARM_TRIES && !w->meter->own.warm; i++)
+        warm(w);
 }
 
 int mt_worker_start(struct mt_worker *w, struct mt_err *e)
@@ -550,7 +619,6 @@ void mt_worker_free(struct mt_worker *w)
     if (w->made) {
         mt_box_free(&w->in);
         mt_box_free(&w->out);
-        pthread_mutex_destroy(&w->lock);
     }
     mt_mail_free(w->done);
     free(w->calls);

@@ -7,6 +7,7 @@
 
 #include "wire/internal.h"
 #include "wire/mail.h"
+#include "wire/meter.h"
 
 #include <stdatomic.h>
 
@@ -29,20 +30,21 @@ struct mt_worker {
     bool stopping;
     struct mt_mail *done; /* made early, so that the end needs no memory */
 
-    pthread_mutex_t lock; /* of the snapshot */
-    struct mt_wire_status status;
-    int64_t status_ns;
+    struct mt_wire_meter *meter; /* the snapshot */
+    struct mt_wire_fault fault;
+    int64_t warm_ns; /* when the engine was warmed last */
+    int64_t pass_ns; /* what the last pass took */
 
     pthread_t thread;
     bool started, made;
 };
 
-/* slots: connections at most. The worker is zeroed but for eng, model, notify and ctx. */
+/* slots: connections at most. The worker is zeroed but for eng, model, notify, ctx, meter, fault. */
 int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e);
+/* Frames of silence until one meets the deadline, before the thread starts. */
+void mt_worker_warm(struct mt_worker *w);
 int mt_worker_start(struct mt_worker *w, struct mt_err *e);
 /* Ends the thread, after the tick that it is in if it has not ended already. */
 void mt_worker_free(struct mt_worker *w);
-/* The engine as it is now: the last snapshot, aged by the time since. Any thread. */
-struct mt_wire_status mt_worker_status(struct mt_worker *w);
 
 #endif

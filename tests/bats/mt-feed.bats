@@ -69,14 +69,18 @@ feed() {
   done
 }
 
-@test "mt-feed: stereo is one voice, other rates become 16 kHz or what --rate says" {
+@test "mt-feed: stereo is one voice, the rate is the highest of the files in 16..24 kHz, or what --rate says" {
   wav s16 16000 2 5000 >stereo.wav
   [ "$(feed stereo.wav)" = "f32le 5000" ]
   wav s16 44100 1 44100 >cd.wav
-  [ "$(feed cd.wav)" = "f32le 16000" ]
+  [ "$(feed cd.wav)" = "f32le 24000" ]
   [ "$(feed --rate 44100 cd.wav)" = "s16le 44100" ]
   wav u8 8000 2 4000 >phone.wav
   [ "$(feed phone.wav)" = "f32le 8000" ]
+  wav s16 24000 1 12000 >voice.wav
+  [ "$(feed voice.wav)" = "s16le 12000" ]
+  [ "$(feed phone.wav voice.wav)" = "f32le 24000" ]
+  [ "$(feed - <voice.wav)" = "f32le 8000" ]
 }
 
 @test "mt-feed: 16-bit sound arrives bit for bit" {

@@ -152,3 +152,17 @@ field() {
   mt-probe codec decode -m "$A" codes 2>>err | head -c 1 >/dev/null
   [ ! -s err ]
 }
+
+@test "moshi without its codec: a call says what is missing, the language model alone answers" {
+  mkdir alone
+  cp "$MT_TESTS"/golden/moshi-a/* alone
+  rm alone/tokenizer-e351c8d8-checkpoint125.safetensors
+  for tool in "mt-serve --dry-run" "mt-probe logits --audio $DATA/jfk.flac"; do
+    # shellcheck disable=SC2086  # a program and its options
+    run ! --separate-stderr $tool -m alone
+    [[ "$stderr" == *"alone/config.json: there is no codec beside the model (mimi_name, or tokenizer-e351c8d8-"* ]]
+  done
+  echo '{"codes":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}' >codes
+  run -0 --separate-stderr mt-probe logits --codes codes -m alone
+  [ "${#lines[@]}" = 9 ]
+}

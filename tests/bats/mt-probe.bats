@@ -97,6 +97,34 @@ record() {
   wait "$pid"
 }
 
+@test "mt-probe check: an engine that stands still is found within five frames, and one that is slow, and recovers" {
+  silence
+  serve --frame 200ms --answer-tokens 2 --fault stop-compute=1500ms
+  run -0 mt-probe check -s mt.sock
+  [ "$output" = ok ]
+  sleep 2.6
+  run -1 --separate-stderr timeout 5 mt-probe check -s mt.sock
+  [ "$output" = stalled ]
+  mt-probe watch -s mt.sock --period 50ms | head -1 | jq -e '.type == "status" and .health == "stalled"'
+  kill -9 "$server"
+  serve --backend cost:a=30ms,b=0 --frame 100ms --answer-tokens 1 --fault slow=20
+  run -1 mt-probe check -s mt.sock
+  [ "$output" = late ]
+  mt-feed -q --tolerate -s mt.sock --raw s16le:16000:1 --seconds 1 silence.raw >frames
+  jq -se 'map(select(.type == "frame")) | length == 10 and all(.status == "late" or .status == "dropped")' frames
+  mt-probe watch -s mt.sock --period 50ms | head -1 | jq -e '.health == "late"'
+}
+
+@test "mt-probe check: a server that drains says so" {
+  serve --frame 200ms --answer-tokens 2
+  mt-probe watch -s mt.sock --period 50ms >watched 3>&- &
+  SERVERS+=("$!")
+  printf '{"metronome":1,"type":"drain"}\n' | socat -t 5 - UNIX-CONNECT:mt.sock
+  within 5 grep -q '"health":"draining"' watched
+  run -1 mt-probe check -s mt.sock
+  [ "$output" = draining ]
+}
+
 @test "mt-probe check: what answers wrongly, or not at all" {
   opened='{"metronome":1,"type":"opened","session":"1","rate":16000,"frame_samples":160,"frame_s":0.01}'
   frame='{"type":"frame","session":"1","frame":0,"tokens_in":50,"tokens_out":0,"latency_ms":1,"status":'

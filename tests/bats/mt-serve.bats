@@ -88,7 +88,8 @@ has() {
   for bad in --kv=rubbish --kv=window=0 --kv=window=4,sinks=4 --kv=window=16,sinks=99 --kv=window=-1 --rope=up --block=0 \
     --block=16x --pool=0 --pool=12Q --pool=-1 --pool=0b --pool=b --kv-type=q4 --frame=0 --frame=1x --deadline=0 --mode=chat \
     --answer-tokens=0 --step-tokens=1.5 --max-sessions=0 --idle-timeout=-1 --seed=-1 --threads=9999 --backend=cuda \
-    --socket= --frame=37us; do
+    --socket= --frame=37us --fault=fire --fault=slow --fault=slow=0 --fault=stop-compute=x --fault=drop-client=0 --fault= \
+    --fault=slow=2; do
     run -2 --separate-stderr mt-serve --dry-run "$bad"
     [ -z "$output" ]
     [[ "$stderr" == "mt-serve: "*"${bad%%=*}"* ]] || { echo "$bad: $stderr"; return 1; }
@@ -116,7 +117,36 @@ has() {
   [[ "$output" == *terminal*mt-feed*-s\ SOCKET* ]]
 }
 
+@test "mt-serve --fault drop-client: a connection ends without a word, its session is gone, the others go on" {
+  up "${QUICK[@]}" --fault drop-client=3
+  call 64000 | dial >one # ten frames
+  [ "$(grep -c '"frame"' one)" = 2 ]
+  run -1 grep -q closed one
+  within 5 stat_is sessions 0
+  call 12800 | dial >two # two frames, records 4 and 5
+  [ "$(jq -r 'select(.type == "closed").reason' two)" = end ]
+}
+
 # ---- the plan ----
+
+@test "mt-serve --dry-run: makes no weights, so that the largest model is planned on a small machine" {
+  for m in qwen2.5-omni-3b:8069552128 qwen2.5-omni-7b:16510513152 qwen3-omni-30b:62361148160 minicpm-o-4.5:17034782720 \
+    moshi-7b:15542496898; do
+    run -0 --separate-stderr timeout 60 mt-serve --dry-run --step-tokens 64 -m "synth:${m%:*}"
+    jq -e ".weight_bytes == ${m#*:} and .step_bytes > 1e6 and .n_mem > 0" <<<"$output"
+  done
+}
+
+@test "mt-serve --dry-run: says what the server says" {
+  for m in qwen2.5-omni-tiny qwen3-omni-30b-tiny minicpm-o-4.5-tiny moshi-7b-tiny; do
+    for q in "" --quantize=q8_0; do
+      mt-serve --dry-run -m synth:$m ${q:+"$q"} | jq . >plan
+      serve -m synth:$m ${q:+"$q"}
+      jq 'del(.socket)' ready.json | diff plan -
+      stop
+    done
+  done
+}
 
 @test "mt-serve --dry-run: the ready line says what a session costs and how many fit" {
   run -0 --separate-stderr mt-serve --dry-run --pool 512b --kv window=256,sinks=4 --block 8 --kv-type f32

@@ -1096,6 +1096,32 @@ static void test_idle(void **state)
 }
 
 /* Gone at any moment of a frame: the blocks are back at once, what was in hand has a record. */
+/* A frame of nobody's call leaves no trace: not in the counts, and not in what others say. */
+static void test_warm(void **state)
+{
+    static struct world a, b;
+    static struct mt_engine_stats s;
+    struct call *x, *y;
+
+    (void)state;
+    begin(&a, options("window=256,sinks=4", 64));
+    begin(&b, options("window=256,sinks=4", 64));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mt_engine_warm(b.eng), 0); /* virtual time stands still */
+    mt_engine_stats(b.eng, &s);
+    assert_int_equal(s.frames[MT_OK] + s.steps + s.rows + s.tokens_in + s.blocks_used, 0);
+    assert_int_equal(s.latency.count, 0);
+    x = dial(&a);
+    y = dial(&b);
+    assert_int_equal(x->id, y->id);
+    assert_int_equal(mt_engine_warm(b.eng), -EBUSY);
+    talk(&a, x, 3, 4);
+    talk(&b, y, 3, 4);
+    assert_same(x, y, 4);
+    end(&a);
+    end(&b);
+}
+
 static void test_gone(void **state)
 {
     (void)state;
@@ -1149,6 +1175,7 @@ int main(void)
         cmocka_unit_test(test_dropped_frame_gives_back),
         cmocka_unit_test(test_plan_counts_tables),
         cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_warm),
         cmocka_unit_test(test_gone),
     };
 

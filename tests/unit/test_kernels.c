@@ -152,10 +152,16 @@ static void test_objects(void **state)
     assert_int_equal(be->ops->mat_new(be, &m, &b), -EINVAL);
     assert_int_equal(be->ops->rows_new(be, &r, INT64_MAX / 2, INT32_MAX), -ENOMEM);
     assert_null(r.data);
+    int64_t held = be->rows_held;
+
     assert_int_equal(be->ops->rows_new(be, &r, 3, 17), 0);
     for (int64_t i = 0; i < 3 * r.stride; i++)
         assert_true(r.data[i] == 0);
+    assert_int_equal(be->rows_held, held + be->ops->rows_bytes(be, 3, 17));
     be->ops->rows_free(be, &r);
+    assert_int_equal(be->rows_held, held);
+    be->ops->rows_free(be, &r); /* none */
+    assert_int_equal(be->rows_held, held);
     be->ops->mat_free(be, NULL);
     be->ops->kv_free(be, NULL);
     be->ops->free(be);

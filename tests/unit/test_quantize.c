@@ -173,12 +173,35 @@ static void test_weights(void **state)
     mt_weights_close(&small);
 }
 
+/* A plan counts the same bytes, and makes none of them: all of these are zeros. */
+static void test_plan(void **state)
+{
+    static const char name[] = "model.layers.0.mlp.up_proj.weight";
+    static const int64_t dims[] = {40, 256};
+
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct mt_weights *w;
+        struct mt_bytes b;
+
+        assert_int_equal(mt_weights_open_synth(&w, 1, MT_BF16, NULL), 0);
+        mt_weights_quantize(w, small ? MT_Q8_0 : MT_F32);
+        mt_weights_plan(w);
+        assert_int_equal(mt_weights_get(w, name, 2, dims, &b, NULL), 0);
+        assert_true(b.type == (small ? MT_Q8_0 : MT_BF16) && b.rows == 40 && b.cols == 256);
+        assert_int_equal(mt_weights_bytes(w), 40 * (small ? 272 : 512));
+        for (int i = 0; i < 40 * 272; i++)
+            assert_int_equal(((const char *)b.data)[i], 0);
+        mt_weights_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_q8_0),     cmocka_unit_test(test_q4_k),
         cmocka_unit_test(test_odd_rows), cmocka_unit_test(test_which),
-        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_weights),  cmocka_unit_test(test_plan),
     };
 
     return cmocka_run_group_tests_name("quantize", tests, NULL, NULL);

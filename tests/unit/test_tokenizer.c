@@ -646,6 +646,25 @@ static void test_detok(void **state)
     mt_tokenizer_free(&t);
 }
 
+/* A record's text ends at a byte 0; what is written with its length need not lose one. */
+static void test_detok_zero(void **state)
+{
+    (void)state;
+    struct mt_detok d = {0}, keep = {.zeros = true};
+    struct mt_tokenizer *t;
+    char out[64];
+
+    assert_int_equal(mt_tokenizer_synth(&t, 256, NULL, 0, NULL), 0);
+    assert_int_equal(mt_detok_push(&d, t, b(t, 0), false, out, sizeof(out)), 3);
+    assert_string_equal(out, "\xef\xbf\xbd");
+    assert_int_equal(mt_detok_push(&d, t, b(t, 0xc3), false, out, sizeof(out)), 0);
+    assert_int_equal(mt_detok_push(&d, t, b(t, 0), false, out, sizeof(out)), 6);
+    assert_string_equal(out, "\xef\xbf\xbd\xef\xbf\xbd");
+    assert_int_equal(mt_detok_push(&keep, t, b(t, 0), false, out, sizeof(out)), 1);
+    assert_memory_equal(out, "\0", 2);
+    mt_tokenizer_free(&t);
+}
+
 static void test_detok_specials(void **state)
 {
     (void)state;
@@ -798,6 +817,7 @@ int main(void)
         FILES(test_vocab_and_merges),
         cmocka_unit_test(test_synth),
         cmocka_unit_test(test_detok),
+        cmocka_unit_test(test_detok_zero),
         cmocka_unit_test(test_detok_specials),
         cmocka_unit_test(test_detok_splits),
         cmocka_unit_test(test_golden_json),

@@ -589,6 +589,11 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
     eng->opts.events.closed(eng->opts.events.ctx, session, reason, frames);
 }
 
+int64_t mt_engine_warm(struct mt_engine *eng)
+{
+    return eng->n > 0 ? -EBUSY : MT_NS_PER_MS;
+}
+
 bool mt_engine_tick(struct mt_engine *eng)
 {
     bool any = false;

@@ -1,6 +1,7 @@
 /*
  * check.c: mt-probe check: one call of one frame of silence, timed. Not whether the server is
- * there, but whether it answers: an engine whose pool is full says hello as well as ever.
+ * there, but whether it answers: an engine whose pool is full says hello as well as ever. A server
+ * that says itself that it takes no call is believed, and so need not be waited for.
  */
 #include "tools/probe/live.h"
 
@@ -119,6 +120,38 @@ static const char *call(struct mt_wire_client *c, double *ms, struct mt_err *e)
     return word;
 }
 
+/* The server's own word if it is one that spares us the call, else NULL. */
+static const char *ask(struct mt_wire_client *c, struct mt_err *e)
+{
+    static const char *const final[] = {"stalled", "draining", "warming"};
+    const char *health, *word = NULL;
+    json_t *msg;
+
+    if (mt_wire_send(c, json_pack("{s:i, s:s}", "metronome", MT_WIRE_VERSION, "type", "watch"),
+                     NULL, 0, e) < 0 ||
+        mt_wire_recv(c, &msg, e) <= 0)
+        return NULL;
+    health = json_string_value(json_object_get(msg, "health"));
+    for (size_t i = 0; health && i < MT_COUNT(final); i++)
+        if (!strcmp(health, final[i]))
+            word = final[i];
+    json_decref(msg);
+    return word;
+}
+
+static const char *health(const char *socket, int64_t timeout_ns)
+{
+    struct mt_wire_client *c;
+    struct mt_err e = {0};
+    const char *word;
+
+    if (mt_wire_connect(&c, socket, timeout_ns, &e) < 0)
+        return NULL;
+    word = ask(c, &e);
+    mt_wire_disconnect(&c);
+    return word;
+}
+
 int probe_check(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -126,7 +159,8 @@ int probe_check(int argc, char **argv)
         parse,
         NULL,
         "Send one frame of silence and time the answer. Prints one word: ok (exit 0), late, "
-        "stalled, refused, dropped, error, untruthful, timeout (1), down (2).",
+        "stalled, refused, dropped, error, untruthful, warming, draining, timeout (1), down (2). A "
+        "server that says that it stands still, warms or drains is not sent one.",
         NULL,
         NULL,
         NULL};
@@ -145,7 +179,14 @@ int probe_check(int argc, char **argv)
         return NO_SERVER;
     }
     start = clock.now_ns(&clock);
-    word = call(c, &ms, &e);
+    word = health(o.socket, o.timeout_ns);
+    if (!word)
+        word = call(c, &ms, &e);
+    if (!strcmp(word, "timeout")) { /* it may have stopped since */
+        const char *now = health(o.socket, o.timeout_ns);
+
+        word = now ? now : word;
+    }
     mt_wire_disconnect(&c);
     puts(word);
     if (!strcmp(word, "error") || !strcmp(word, "timeout"))

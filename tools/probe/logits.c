@@ -91,7 +91,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         if (o->tokens && o->codes)
             argp_error(st, "--tokens and --codes: one of them");
         if (!o->tokens && !o->codes && !o->n_audio)
-            argp_error(st, "--tokens is missing");
+            argp_error(st,
+                       "--tokens is missing (of a model that speaks in codes --codes or --audio)");
         return 0;
     default:
         return probe_model_option(&o->pm, key, arg, st) ? 0 : ARGP_ERR_UNKNOWN;

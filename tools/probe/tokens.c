@@ -57,7 +57,7 @@ static int encode(const struct options *o, const char *text, size_t len)
 static int decode(const struct options *o, char *text, size_t n_text)
 {
     const struct mt_tokenizer *t = o->t;
-    struct mt_detok d = {0};
+    struct mt_detok d = {.zeros = true};
     char *save = NULL, *out;
     size_t longest = 0, len;
     int64_t id;
