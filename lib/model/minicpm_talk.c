@@ -98,7 +98,7 @@ int mt_minicpm_ban_load(struct mt_minicpm_ban *out, const struct mt_model *m,
         rc = mt_err_set(e, -ENOMEM, "out of memory");
     else
         rc = read_list(out, list, m->info.vocab, path, e);
-    for (size_t i = 0; rc == 0 && m->tokenizer && i < MT_COUNT(own); i++) {
+    for (size_t i = 0; rc == 0 && out->id && m->tokenizer && i < MT_COUNT(own); i++) {
         int32_t id = mt_tokenizer_special(m->tokenizer, own[i]);
         if (id >= 0 && id < m->info.vocab)
             out->id[out->n++] = id;
