@@ -137,7 +137,7 @@ has() {
 
 @test "mt-serve --fault drop-client: a connection ends without a word, its session is gone, the others go on" {
   up "${QUICK[@]}" --fault drop-client=3
-  call 64000 | dial >one # ten frames
+  { call 64000 | dial >one; } || true # ten frames; socat may still be writing when the connection ends
   [ "$(grep -c '"frame"' one)" = 2 ]
   run -1 grep -q closed one
   within 5 stat_is sessions 0
