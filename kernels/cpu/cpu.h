@@ -118,8 +118,8 @@ struct mt_rope_row {
 };
 
 /*
- * 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. Minus the sum of q
- * times a type's zero is kept ready for each of them, or every tile would shift it anew.
+ * 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. Minus the sum
+ * of q times a type's zero is kept ready for each, or every tile would shift it anew.
  */
 struct mt_xblock {
     _Alignas(64) signed char q[32];
