@@ -293,6 +293,16 @@ struct mt_ops {
      */
     void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
+    /*
+     * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
+     * them: token behind token, each [layer][K, V][kv head] its elements and behind them INT8's
+     * scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device failed. NULL: the
+     * backend's caches hold nothing.
+     */
+    int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, void *bytes);
+    int (*kv_put)(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, const void *bytes);
 
     /*
      * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in

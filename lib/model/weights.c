@@ -21,6 +21,7 @@ struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
+    uint64_t digest; /* of what was handed out */
     bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
     void *small;            /* struct small by its tensor (tsearch) */
@@ -38,6 +39,7 @@ int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *s
     }
     w->src = src;
     w->self = self;
+    w->digest = MT_HASH_INIT;
     return 0;
 }
 
@@ -162,6 +164,27 @@ int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const in
     return rc < 0 ? rc : w->src->find(w->self, name, out, e);
 }
 
+/*
+ * Its name, shape and type, and a piece of its data: enough to tell checkpoints apart, at a page a
+ * tensor.
+ */
+static void digest(struct mt_weights *w, const char *name, const struct mt_tensor *t,
+                   const struct mt_bytes *b)
+{
+    int64_t size = b->rows * mt_dtype_row_bytes(b->type, b->cols), n = size < 1024 ? size : 1024;
+
+    w->digest = mt_hash(w->digest, name, strlen(name) + 1);
+    w->digest = mt_hash(w->digest, t->dims, (size_t)t->n_dims * sizeof(*t->dims));
+    w->digest = mt_hash(w->digest, &b->type, sizeof(b->type));
+    if (!w->plan && n > 0)
+        w->digest = mt_hash(w->digest, (const char *)b->data + (size - n) / 2, (size_t)n);
+}
+
+uint64_t mt_weights_digest(const struct mt_weights *w)
+{
+    return w->digest;
+}
+
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e)
 {
@@ -187,8 +210,10 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     *out = t->bytes;
     if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
         return rc;
-    if (!t->given)
+    if (!t->given) {
         w->bytes += t->size;
+        digest(w, name, t, out);
+    }
     t->given = true;
     return 0;
 }
