@@ -56,6 +56,7 @@ struct mt_bytes {
     const void *data; /* any alignment; must outlive the mt_mat made from it */
     enum mt_dtype type;
     int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
+    bool looked_up;     /* rows are only looked up: linear may be slow, so no copy is made for it */
 };
 
 struct mt_mat;     /* a weight: [out, in], in the backend's own form */

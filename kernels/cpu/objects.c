@@ -65,7 +65,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
-    if (c->packs && b->type > MT_INT8 &&
+    if (c->packs && b->type > MT_INT8 && !b->looked_up &&
         (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
         free(m->vec);
         free(m);

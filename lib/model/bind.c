@@ -13,6 +13,7 @@
 struct how {
     int64_t first, rows; /* rows 0: all of them */
     const struct mt_conv *conv;
+    bool looked_up;
 };
 
 static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, struct how how,
@@ -32,6 +33,7 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
             (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
         bytes.rows = how.rows;
     }
+    bytes.looked_up = how.looked_up;
     if (rc == 0) {
         rc = how.conv ? b->be->ops->conv_new(b->be, &m, &bytes, how.conv)
                       : b->be->ops->mat_new(b->be, &m, &bytes);
@@ -57,6 +59,16 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
     va_list ap;
     va_start(ap, fmt);
     struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, (struct how){0}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_table(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m =
+        bind(b, 2, (const int64_t[]){rows, cols}, (struct how){.looked_up = true}, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -87,8 +99,8 @@ struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m =
-        bind(b, 2, (const int64_t[]){all, cols}, (struct how){first, rows, NULL}, fmt, ap);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){all, cols},
+                            (struct how){.first = first, .rows = rows}, fmt, ap);
     va_end(ap);
     return m;
 }

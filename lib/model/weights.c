@@ -67,7 +67,7 @@ static int quantize(const struct mt_weights *w, enum mt_dtype type, const struct
         return mt_quantize_bytes(type, in, &s->bytes);
     if (mt_file_blank(&s->blank, (size_t)(mt_dtype_row_bytes(type, in->cols) * in->rows)) < 0)
         return -ENOMEM;
-    s->bytes = (struct mt_bytes){s->blank.data, type, in->rows, in->cols};
+    s->bytes = (struct mt_bytes){s->blank.data, type, in->rows, in->cols, false};
     return 0;
 }
 

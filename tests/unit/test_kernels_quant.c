@@ -90,7 +90,7 @@ static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, ch
         num_decode(v + r * cols, t, p + 1 + r * row, 0, cols);
     *own = p;
     *f = v;
-    return (struct mt_bytes){p + 1, t, rows, cols};
+    return (struct mt_bytes){p + 1, t, rows, cols, false};
 }
 
 /*
@@ -127,7 +127,7 @@ static void check_linear(struct mt_backend *be, enum mt_cpu_tier tier, enum mt_d
     float *res = rnd_floats((size_t)(n * out)), *bias = rnd_floats((size_t)out);
     float *q = malloc((size_t)(n * in) * sizeof(float));
     double *half = malloc((size_t)(n * in) * sizeof(double));
-    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out};
+    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out, false};
     struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, res);
     struct mt_mat *m, *mb;
 
