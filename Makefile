@@ -1,9 +1,12 @@
 # metronome: plain GNU make. Everything it makes lies in build/. `make help` lists the targets.
 
 CC       ?= cc
+CUDA_HOME ?= /usr/local/cuda
+NVCC     ?= $(CUDA_HOME)/bin/nvcc
 CFLAGS   ?= -O2 -g
 prefix   ?= /usr/local
 bindir   ?= $(prefix)/bin
+plugindir ?= $(prefix)/lib/metronome
 mandir   ?= $(prefix)/share/man
 docdir   ?= $(prefix)/share/doc/metronome
 compdir  ?= $(prefix)/share/bash-completion/completions
@@ -11,16 +14,12 @@ JOBS     ?= 1
 FUZZ_SECONDS ?= 10
 
 # What `make deps` installs: Debian packages, all that building, testing and the demo need.
-DEPS     := gcc libc6-dev make pkg-config \
+DEPS     := gcc g++ libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
             libmicrohttpd-dev \
             libcmocka-dev bats procps jq socat gnuplot-nox
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
-
-ifneq ($(filter-out 0,$(CUDA)),)
-$(error CUDA=$(CUDA): this version has no CUDA backend; leave CUDA out to build for the CPU)
-endif
 
 comma    := ,
 B        := build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
@@ -37,11 +36,11 @@ WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 MT_CFLAGS = -std=gnu17 -D_GNU_SOURCE -pthread -fopenmp -fno-math-errno -ffp-contract=off $(WARN) -Ilib -I. \
             $(PKG_CF) $(SANFLAGS)
-MT_LIBS   = $(PKG_LIBS) -lm -pthread -fopenmp
+MT_LIBS   = $(PKG_LIBS) -lm -ldl -pthread -fopenmp
 
 LIB      := $B/libmetronome.a
 LIB_OBJ  := $(patsubst %.c,$B/%.o,$(wildcard lib/*/*.c kernels/*.c kernels/cpu/*.c))
-HEADERS  := $(wildcard lib/*/*.h kernels/*.h)
+HEADERS  := $(wildcard lib/*/*.h kernels/*.h) kernels/cuda/plugin.h
 TOOLS    := $(patsubst tools/%.c,$B/%,$(wildcard tools/mt-*.c))
 UNIT     := $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test_*.c))
 BENCH    := $(patsubst tests/bench/%.c,$B/tests/%,$(wildcard tests/bench/bench_*.c))
@@ -55,10 +54,14 @@ SCRIPTS  := tests/bench/compare .ci/apt .ci/run tests/run $(filter-out %.gp,$(wi
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
 
+# CUDA=1: the backend for NVIDIA cards too, a plugin that is loaded by --backend cuda. nvcc of CUDA 12 or 13.
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+PLUGIN   := $(if $(filter-out 0,$(CUDA)),$B/libmetronome-cuda.so)
+
 .PHONY: all deps deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
 .SECONDARY:
 
-all: $(TOOLS) ## build the tools into build/
+all: $(TOOLS) $(PLUGIN) ## build the tools into build/ (CUDA=1: the plugin for NVIDIA cards too)
 
 # ---- building ----
 
@@ -100,6 +103,58 @@ $B/tests/replay_%: $B/tests/fuzz/fuzz_%.o $B/tests/fuzz/replay.o $(LIB)
 $B/tests/fuzz_%: $B/tests/fuzz/fuzz_%.o $(LIB)
 	$(LINK) -fsanitize=fuzzer $(MT_LIBS)
 
+# ---- CUDA ----
+
+# Machine code for A100 and H100/H200, and PTX, which a driver compiles for what comes after.
+CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
+NVCCFLAGS ?= -O3 -lineinfo
+MT_NVCC   = $(NVCC) -std=c++17 $(CUDA_ARCH) $(NVCCFLAGS) $(if $(CI),-Werror all-warnings) -ccbin $(CXX) \
+            -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -Ilib -I. $(PKG_CF)
+# What it needs of the library it carries itself: the binaries export nothing.
+PLUGIN_OBJ := $(CUDA_SRC:%.cu=$B/cuda/%.o) $(patsubst %,$B/cuda/%.o,kernels/kernels kernels/conv_pack lib/base/err lib/base/mem)
+
+$B/cuda/%.o: %.cu
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  nvcc  $<")
+	$Q$(MT_NVCC) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+$B/cuda/%.o: %.c
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  cc    $< (plugin)")
+	$Q$(CC) $(MT_CFLAGS) -fPIC -fvisibility=hidden $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+$B/libmetronome-cuda.so: $(PLUGIN_OBJ)
+	@$(if $(V),,echo "  link  $@")
+	$Q$(NVCC) -shared -cudart static -ccbin $(CXX) -o $@ $^ -lcublas -Xlinker -rpath,$(CUDA_HOME)/lib64 -Xlinker -z,defs -lstdc++ -lm -ldl -lrt -lpthread
+
+# The same device code for the host, under the tests of the kernels: tests/emu says how. A thread is a fibre there,
+# which the thread sanitizer can't follow.
+EMU_OBJ  := $(CUDA_SRC:%.cu=$B/emu/%.o) $B/emu/tests/emu/cuda_emu.o
+EMU_TEST := $(if $(findstring thread,$(SAN)),,$(patsubst tests/unit/test_kernels%.c,$B/tests/test_cuda%,$(wildcard tests/unit/test_kernels*.c)))
+MT_EMU   = $(CXX) -std=c++17 -x c++ -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -DMT_CUDA_EMU -DMT_PIECE=64 \
+           -DMT_DRAW_THREADS=64 -Wall -Wextra -Wshadow -Wno-unknown-pragmas $(if $(CI),-Werror) -Itests/emu -Ilib -I. $(PKG_CF) $(SANFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP
+
+$B/emu/%.o: %.cu | $(FIRST)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  c++   $<")
+	$Q$(MT_EMU) -c -o $@ $<
+
+$B/emu/%.o: %.cc | $(FIRST)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  c++   $<")
+	$Q$(MT_EMU) -c -o $@ $<
+
+$B/emu/%.o: %.c | $(FIRST)
+	@mkdir -p $(@D)
+	@$(if $(V),,echo "  cc    $< (CUDA)")
+	$Q$(CC) $(MT_CFLAGS) -DTEST_CUDA -Wno-unused-function $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+$B/tests/test_cuda: $B/emu/tests/unit/test_kernels.o $(EMU_OBJ) $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
+$B/tests/test_cuda_%: $B/emu/tests/unit/test_kernels_%.o $(EMU_OBJ) $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
 # ---- what people and CI run ----
 
 deps: ## install the Debian packages that building, testing and the demo need
@@ -114,9 +169,9 @@ demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real 
 experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about three quarters of an hour
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/all
 
-check: all headers $(UNIT) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
+check: all headers $(UNIT) $(EMU_TEST) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
 	@PATH="$(CURDIR)/$B:$$PATH" MT_TESTS="$(CURDIR)/tests" MT_SAN="$(SAN)" JOBS=$(JOBS) tests/run $B/check \
-		$(UNIT) $(REPLAY) $(BATS)
+		$(UNIT) $(EMU_TEST) $(REPLAY) $(BATS)
 
 headers: | $(FIRST) # each public header compiles alone
 	@for h in $(HEADERS); do $(CC) $(MT_CFLAGS) -fsyntax-only -x c -include $$h /dev/null || exit 1; done
@@ -137,9 +192,10 @@ fuzz-programs: $(FUZZ:%=$B/tests/%)
 
 LINTERS  := clang-format clang-tidy cppcheck shellcheck mandoc
 C_FILES  := $(shell find lib kernels tools tests -name '*.[ch]')
+CXX_FILES := $(shell find kernels tests -name '*.cu' -o -name '*.cc')
 
 lint: lint-tools $(patsubst %.c,$B/%.tidy,$(filter %.c,$(C_FILES))) headers ## formatting, static analysis, scripts, man pages
-	clang-format --dry-run -Werror $(C_FILES)
+	clang-format --dry-run -Werror $(C_FILES) $(CXX_FILES)
 	@# Not the unit tests: it does not know that a failed cmocka assertion never returns.
 	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		-Ilib -I. $(filter-out tests/unit/%,$(filter %.c,$(C_FILES)))
@@ -162,7 +218,7 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 # ---- installing ----
 
 CONTRIB  := $(wildcard contrib/*/*)
-INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
+INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(PLUGIN:$B/%=$(plugindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
             $(addprefix $(docdir)/,$(CONTRIB)) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
 
@@ -170,6 +226,7 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 	@for f in $(INSTALLED); do \
 		case $$f in \
 		$(bindir)/*)  from=$B/$${f##*/} mode=755 ;; \
+		$(plugindir)/*) from=$B/$${f##*/} mode=755 ;; \
 		$(compdir)/*) from=completions/$${f##*/} mode=644 ;; \
 		$(mandir)/*)  from=man/$${f##*/} mode=644 ;; \
 		$(docdir)/contrib/*) from=contrib/$${f#*/contrib/} mode=644 ;; \

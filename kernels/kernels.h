@@ -456,7 +456,10 @@ struct mt_backend {
 };
 
 /*
- * By the name that --backend takes: "cpu". threads as in mt_backend_cpu. -ENOTSUP for another word.
+ * By the name that --backend takes: "cpu", or "cuda", "cuda:exact,device=N": the plugin
+ * libmetronome-cuda.so beside the program or in ../lib/metronome, or the file that MT_CUDA_PLUGIN
+ * names. threads as in mt_backend_cpu. -ENOTSUP for another word and without the plugin, -ENODEV
+ * when it can't be used here.
  */
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
 void mt_backend_close(struct mt_backend **be);

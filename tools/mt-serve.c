@@ -96,7 +96,9 @@ static const struct argp_option options[] = {
     {"threads", OPT_THREADS, "N", 0,
      "Threads that compute (default 0: as many as there are processors)", 0},
     {"backend", OPT_BACKEND, "NAME", 0,
-     "What computes: cpu (default), or nothing, in a given time: cost:a=D,b=D[,…]", 0},
+     "What computes: cpu (default), cuda[:exact,device=N], or nothing, in a given time: "
+     "cost:a=D,b=D[,…]",
+     0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"fault", OPT_FAULT, "LIST", 0,

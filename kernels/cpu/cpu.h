@@ -166,7 +166,7 @@ void mt_par(struct mt_cpu *c, int64_t items, int64_t work_each, mt_par_fn *fn, v
 
 /* bytes of zeros at the start of a cache line, of chunk *from, or NULL; and back. */
 void *mt_arena_get(struct mt_cpu *c, size_t bytes, struct mt_chunk **from);
-void mt_arena_put(struct mt_cpu *c, struct mt_chunk *from);
+void mt_arena_put(struct mt_cpu *cpu, struct mt_chunk *c);
 
 struct mt_team;
 int mt_team_new(struct mt_team **out, int threads);

@@ -57,8 +57,10 @@ FOLD void conv_tile(const int rows, const int vectors, const float *const *x, co
         else                                                                                       \
             conv_tile(rows, PANEL_VECTORS, x, w, n, sum);                                          \
     }
+/* NOLINTBEGIN(bugprone-branch-clone): where a panel is few vectors, the branches are the same. */
 CONV_TILES(2)
 CONV_TILES(6)
+/* NOLINTEND(bugprone-branch-clone) */
 
 /* Sums of one row to outputs o… of `width`. */
 static void conv_finish(const struct linear_job *j, const float *sum, int64_t row, int64_t o,

@@ -78,7 +78,7 @@ static void linears_rows(struct mt_cpu *c, struct mt_rows x, const struct mt_lin
         work += job.w->rows * job.w->cols * n;
         l.end[i] = items;
     }
-    mt_par(c, items, work / items + 1, linears_part, &l);
+    mt_par(c, items, work / (items ? items : 1) + 1, linears_part, &l);
 }
 
 static void linears(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,

@@ -274,7 +274,9 @@ FOLD vi sum_from(const enum mt_dtype t, int32_t n)
     if (pack_bits(t) == 8)
         return (vi){0};
 #endif
-    return pack_has_min(t) ? (vi){0} : (n - (vi){0}) << pack_zero(t);
+    if (pack_has_min(t))
+        return (vi){0};
+    return (n - (vi){0}) << pack_zero(t);
 }
 
 /* a[r] += a block, or with Q6_K a half of one, of a tile times row r. */

@@ -241,12 +241,6 @@ static int talk_new(struct mt_talk **out, struct mt_model *m, enum mt_mode mode,
     return mt_err_set(e, -ENOMEM, "out of memory");
 }
 
-static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
-}
-
 static void close_model(struct mt_model *m)
 {
     free(m->own);
@@ -263,7 +257,6 @@ static const struct mt_family family = {
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = kv_shape,
     .step = step,
 };
 

@@ -128,6 +128,17 @@ int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_dec
     return 0;
 }
 
+void mt_decoder_info(const struct mt_decoder_config *c, struct mt_model_info *out)
+{
+    out->vocab = c->vocab;
+    out->layers = c->layers;
+    out->heads = c->heads;
+    out->kv_heads = c->kv_heads;
+    out->head_dim = c->head_dim;
+    out->hidden = c->hidden;
+    out->max_positions = c->max_positions;
+}
+
 static int bind_layer(struct mt_decoder *d, struct mt_binder *b, const char *prefix, int i)
 {
     const struct mt_decoder_config *c = &d->cfg;

@@ -20,6 +20,9 @@ struct mt_decoder_config {
 int mt_decoder_config_parse(const json_t *text, const char *where, struct mt_decoder_config *out,
                             struct mt_err *e);
 
+/* What a model says of itself by them. */
+void mt_decoder_info(const struct mt_decoder_config *c, struct mt_model_info *out);
+
 struct mt_decoder_layer {
     struct mt_mat *norm_in, *norm_post;
     struct mt_mat *wq, *wk, *wv, *wo;

@@ -53,7 +53,6 @@ struct mt_family {
     int (*encode)(struct mt_model *m, struct mt_ear **ears, int n);
     int (*embed_clip)(struct mt_model *m, const float *pcm, int64_t n, float **rows,
                       int64_t *n_rows, int64_t *mel_frames, struct mt_err *e);
-    struct mt_kv_shape (*kv_shape)(const struct mt_model *m, int block_tokens, enum mt_dtype type);
     int (*step)(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits);
     /* mt_model_teach_input and mt_model_teach_codes; NULL without codebooks. */

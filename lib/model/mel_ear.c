@@ -4,7 +4,9 @@
  */
 #include "model/mel_ear.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 
 int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                     struct mt_err *e)
@@ -35,4 +37,29 @@ void mt_mel_ear_pull(struct mt_mel_ear *ear, struct mt_mel *mel, int bands, floa
             mt_ear_consume(&ear->base, used);
         got += rows;
     }
+}
+
+int mt_mel_clip_new(const struct mt_model *m, struct mt_mel *mel, const struct mt_clip_rule *rule,
+                    const float *pcm, int64_t n, int64_t n_rows, float **frames, float **out,
+                    struct mt_err *e)
+{
+    size_t n_frames = (size_t)mt_mel_clip_frames(rule->edge, n);
+    int rc;
+
+    *frames = *out = NULL;
+    if (n > (int64_t)rule->max_s * MT_MEL_RATE)
+        return mt_err_set(e, -E2BIG, "a clip of %.1f s: the model takes at most %d s at once",
+                          (double)n / MT_MEL_RATE, rule->max_s);
+    if (n_rows < 1)
+        return mt_err_set(e, -EINVAL, "a clip of %lld samples is too short (at least %d)",
+                          (long long)n, rule->least);
+    *frames = malloc(mt_mul(mt_mul(n_frames, (size_t)rule->bands), sizeof(**frames)));
+    *out = malloc(mt_mul(mt_mul((size_t)n_rows, (size_t)m->info.hidden), sizeof(**out)));
+    rc = *frames && *out ? mt_mel_clip(mel, rule->edge, pcm, n, *frames) : -ENOMEM;
+    if (rc == 0)
+        return 0;
+    free(*frames);
+    free(*out);
+    *frames = *out = NULL;
+    return mt_err_set(e, rc, "no memory for a clip of %.1f s", (double)n / MT_MEL_RATE);
 }

@@ -22,4 +22,19 @@ int mt_mel_ear_next(const struct mt_mel_ear *ear);
 /* The next n raw mel frames of the session's sound, [n, bands], from the samples that wait. */
 void mt_mel_ear_pull(struct mt_mel_ear *ear, struct mt_mel *mel, int bands, float *out, int n);
 
+/* How a family takes whole clips. */
+struct mt_clip_rule {
+    enum mt_mel_edge edge;
+    int bands, max_s;
+    int least; /* samples that give a row */
+};
+/*
+ * A clip's log-mel, scaled by its own maximum, *frames [mt_mel_clip_frames, bands], and *out with
+ * room for the n_rows rows that it gives, both malloc'ed. -E2BIG (above max_s), -EINVAL (no row),
+ * -ENOMEM; nothing is owned then.
+ */
+int mt_mel_clip_new(const struct mt_model *m, struct mt_mel *mel, const struct mt_clip_rule *rule,
+                    const float *pcm, int64_t n, int64_t n_rows, float **frames, float **out,
+                    struct mt_err *e);
+
 #endif

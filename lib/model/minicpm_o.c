@@ -88,13 +88,7 @@ static void fill_info(struct mt_model *m)
     const struct omni *o = m->own;
     const struct mt_decoder_config *c = &o->lm.cfg;
 
-    m->info.vocab = c->vocab;
-    m->info.layers = c->layers;
-    m->info.heads = c->heads;
-    m->info.kv_heads = c->kv_heads;
-    m->info.head_dim = c->head_dim;
-    m->info.hidden = c->hidden;
-    m->info.max_positions = c->max_positions;
+    mt_decoder_info(c, &m->info);
     m->info.sample_rate_hz = MT_MEL_RATE;
     m->info.beat_samples = m->info.frame_step = m->info.frame_min = MT_UNIT_SAMPLES;
     m->info.lookahead_samples = 0;
@@ -192,12 +186,6 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     return mt_apm_clip(&o->apm, pcm, n, rows, n_rows, mel_frames, e);
 }
 
-static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
-}
-
 static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits)
 {
@@ -251,6 +239,5 @@ const struct mt_family mt_family_minicpm_o = {
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = kv_shape,
     .step = step,
 };

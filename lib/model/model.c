@@ -342,7 +342,8 @@ int mt_model_embed_clip(struct mt_model *m, const float *pcm, int64_t n, float *
 
 struct mt_kv_shape mt_model_kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
 {
-    return m->family->kv_shape(m, block_tokens, type);
+    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
+                                type};
 }
 
 int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *step,

@@ -202,12 +202,6 @@ static bool recognise(const struct mt_weights *w)
 
 /* ---- a step ---- */
 
-static struct mt_kv_shape kv_shape(const struct mt_model *m, int block_tokens, enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
-}
-
 /* Each row is the text token's embedding on an audio row, which has everything else. */
 static int step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *s,
                 struct mt_rows *logits)
@@ -319,7 +313,6 @@ const struct mt_family mt_family_moshi = {
     .ear_rows_max = moshi_ear_rows_max,
     .ear_skip = moshi_ear_skip,
     .encode = moshi_encode,
-    .kv_shape = kv_shape,
     .step = step,
     .speak = moshi_speak,
     .teach_input = teach_input,

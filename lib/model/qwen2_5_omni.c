@@ -300,24 +300,14 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     struct omni *o = m->own;
     int64_t frames = mt_mel_clip_frames(MT_MEL_PADDED, n), total = 0, at = 0;
     int bands = o->tower.bands, block = block_frames(o), rc;
+    float *mel, *out;
 
     *rows = NULL;
-    if (n > (int64_t)CLIP_MAX_S * MT_MEL_RATE)
-        return mt_err_set(e, -E2BIG, "a clip of %.1f s: the model takes at most %d s at once",
-                          (double)n / MT_MEL_RATE, CLIP_MAX_S);
     for (int64_t f = 0; f < frames; f += block)
         total += block_rows((int)(frames - f < block ? frames - f : block));
-    if (total < 1)
-        return mt_err_set(e, -EINVAL, "a clip of %lld samples is too short (at least %d)",
-                          (long long)n, 2 * MT_MEL_HOP + 1);
-    float *mel = malloc(mt_mul(mt_mul((size_t)frames, (size_t)bands), sizeof(*mel)));
-    float *out = malloc(mt_mul(mt_mul((size_t)total, (size_t)m->info.hidden), sizeof(*out)));
-    rc = mel && out ? mt_mel_clip(o->mel, MT_MEL_PADDED, pcm, n, mel) : -ENOMEM;
-    if (rc < 0) {
-        free(mel);
-        free(out);
-        return mt_err_set(e, rc, "no memory for a clip of %.1f s", (double)n / MT_MEL_RATE);
-    }
+    const struct mt_clip_rule rule = {MT_MEL_PADDED, bands, CLIP_MAX_S, 2 * MT_MEL_HOP + 1};
+    if ((rc = mt_mel_clip_new(m, o->mel, &rule, pcm, n, total, &mel, &out, e)) < 0)
+        return rc;
     for (int64_t f = 0; f < frames; f += block) {
         int t = (int)(frames - f < block ? frames - f : block);
         struct mt_span span = {0, t};
@@ -478,6 +468,5 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = mt_thinker_kv_shape,
     .step = step,
 };

@@ -210,23 +210,13 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     struct omni *o = m->own;
     const struct mt_aut_config *c = &o->tower.cfg;
     int64_t frames = mt_mel_clip_frames(MT_MEL_REFLECTED, n), total = mt_aut_rows(c, frames);
+    float *mel, *out;
     int rc;
 
     *rows = NULL;
-    if (n > (int64_t)CLIP_MAX_S * MT_MEL_RATE)
-        return mt_err_set(e, -E2BIG, "a clip of %.1f s: the model takes at most %d s at once",
-                          (double)n / MT_MEL_RATE, CLIP_MAX_S);
-    if (total < 1)
-        return mt_err_set(e, -EINVAL, "a clip of %lld samples is too short (at least %d)",
-                          (long long)n, MT_MEL_FFT / 2 + 1);
-    float *mel = malloc(mt_mul(mt_mul((size_t)frames, (size_t)c->bands), sizeof(*mel)));
-    float *out = malloc(mt_mul(mt_mul((size_t)total, (size_t)m->info.hidden), sizeof(*out)));
-    rc = mel && out ? mt_mel_clip(o->mel, MT_MEL_REFLECTED, pcm, n, mel) : -ENOMEM;
-    if (rc < 0) {
-        free(mel);
-        free(out);
-        return mt_err_set(e, rc, "no memory for a clip of %.1f s", (double)n / MT_MEL_RATE);
-    }
+    const struct mt_clip_rule rule = {MT_MEL_REFLECTED, c->bands, CLIP_MAX_S, MT_MEL_FFT / 2 + 1};
+    if ((rc = mt_mel_clip_new(m, o->mel, &rule, pcm, n, total, &mel, &out, e)) < 0)
+        return rc;
     int64_t at = 0;
     for (int64_t f = 0; f < frames;) { /* a window in each turn */
         int k = 0;
@@ -398,6 +388,5 @@ const struct mt_family mt_family_qwen3_omni = {
     .ear_skip = ear_skip,
     .encode = encode,
     .embed_clip = embed_clip,
-    .kv_shape = mt_thinker_kv_shape,
     .step = step,
 };

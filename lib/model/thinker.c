@@ -33,13 +33,7 @@ int mt_thinker_info(struct mt_model *m, const struct mt_thinker *t,
 
     if (rc < 0)
         return rc;
-    m->info.vocab = c->vocab;
-    m->info.layers = c->layers;
-    m->info.heads = c->heads;
-    m->info.kv_heads = c->kv_heads;
-    m->info.head_dim = c->head_dim;
-    m->info.hidden = c->hidden;
-    m->info.max_positions = c->max_positions;
+    mt_decoder_info(c, &m->info);
     m->info.audio_id = (int32_t)audio_id;
     m->info.sample_rate_hz = MT_MEL_RATE;
     m->info.lookahead_samples = MT_MEL_LOOKAHEAD;
@@ -59,11 +53,4 @@ int mt_thinker_tokenizer(struct mt_model *m, const struct mt_thinker *t,
         special[i] = (struct mt_special){marks[i].text, (int32_t)id};
     }
     return mt_tokenizer_synth(&m->tokenizer, m->info.vocab, special, n, e);
-}
-
-struct mt_kv_shape mt_thinker_kv_shape(const struct mt_model *m, int block_tokens,
-                                       enum mt_dtype type)
-{
-    return (struct mt_kv_shape){m->info.layers, m->info.kv_heads, m->info.head_dim, block_tokens,
-                                type};
 }

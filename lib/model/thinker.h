@@ -32,7 +32,4 @@ struct mt_thinker_mark {
 int mt_thinker_tokenizer(struct mt_model *m, const struct mt_thinker *t,
                          const struct mt_thinker_mark *marks, int n, struct mt_err *e);
 
-struct mt_kv_shape mt_thinker_kv_shape(const struct mt_model *m, int block_tokens,
-                                       enum mt_dtype type);
-
 #endif

@@ -569,12 +569,20 @@ static void test_positions_and_means(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_int8),
-        cmocka_unit_test(test_tier_names), cmocka_unit_test(test_open_errors),
-        cmocka_unit_test(test_objects),    cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_par),        cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_gated),      cmocka_unit_test(test_conv1d),
-        cmocka_unit_test(test_conv2d),     cmocka_unit_test(test_positions_and_means),
+#ifndef TEST_CUDA
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_tier_names),
+        cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_par),
+#endif
+        cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_gated),
+        cmocka_unit_test(test_conv1d),
+        cmocka_unit_test(test_conv2d),
+        cmocka_unit_test(test_positions_and_means),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

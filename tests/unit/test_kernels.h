@@ -49,6 +49,28 @@ static inline float *rnd_floats(size_t n)
     return f;
 }
 
+#ifdef TEST_CUDA
+/*
+ * The same tests of the CUDA backend, its device code emulated (tests/emu), in the place of a
+ * single tier; exact: the sums are its own kernels' and not cuBLAS's, which promises no order.
+ */
+int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_err *e);
+
+static inline enum mt_cpu_tier tier_max(void)
+{
+    return MT_CPU_SCALAR;
+}
+
+static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
+{
+    struct mt_backend *be;
+
+    (void)tier;
+    (void)threads;
+    assert_int_equal(mt_cuda_open(&be, "exact", NULL), 0);
+    return be;
+}
+#else
 static inline enum mt_cpu_tier tier_max(void)
 {
     enum mt_cpu_tier t;
@@ -64,6 +86,7 @@ static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
     assert_int_equal(mt_backend_cpu(&be, tier, threads, NULL), 0);
     return be;
 }
+#endif
 
 /* A view of n rows in the middle of a field of guard cells, filled from src (or not, if NULL). */
 struct field {

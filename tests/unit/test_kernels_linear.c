@@ -21,6 +21,9 @@ static double act_of(enum mt_act act, double v)
     return v;
 }
 
+/* What x is rounded to: cuBLAS multiplies bf16 with bf16. */
+static enum mt_dtype x_type = MT_F32;
+
 /*
  * The sum of `in` products errs by at most in * EPS * sum|terms|. An activation's slope is at most
  * 1.13, its own error a few units of the argument (1 + erf cancels to units of 1), as the
@@ -32,6 +35,13 @@ static void check(struct mt_backend *be, enum mt_dtype type, int64_t in, int64_t
     struct weight w = weight_new(be, type, out, in), b = weight_new(be, MT_F16, 1, out);
     float *x = rnd_floats((size_t)(n * in)), *res = rnd_floats((size_t)(n * out));
     float *y = malloc((size_t)(n * out) * sizeof(float));
+
+    for (int64_t i = 0; i < n * in; i++) {
+        char bytes[4];
+
+        num_encode(bytes, NULL, x_type, &x[i], 1);
+        num_decode(&x[i], x_type, bytes, 0, 1);
+    }
     struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, res);
     struct field fr = field_new(be, n, out, res);
 
@@ -259,9 +269,29 @@ static void test_activations(void **state)
     free(y);
 }
 
+#ifdef TEST_CUDA
+/* The way through cuBLAS (here a stand-in): columns first, x rounded, our epilogue. */
+static void test_cublas(void **state)
+{
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "", NULL), 0);
+    for (x_type = MT_F32; x_type <= MT_BF16; x_type++)
+        for (int i = 0; i < 60; i++)
+            check(be, x_type, rnd_int(1, 300), rnd_int(1, 90), rnd_int(1, 40),
+                  (enum mt_act)rnd_int(0, 4), rnd_int(0, 1), rnd_int(0, 2));
+    x_type = MT_F32;
+    be->ops->free(be);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifdef TEST_CUDA
+        cmocka_unit_test(test_cublas),
+#endif
         cmocka_unit_test(test_shapes),       cmocka_unit_test(test_bits),
         cmocka_unit_test(test_bits_columns), cmocka_unit_test(test_exact_integers),
         cmocka_unit_test(test_activations),

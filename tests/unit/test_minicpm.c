@@ -246,6 +246,15 @@ static void fill(float *pcm, uint64_t seed)
         pcm[i] = (float)(0.3 * (mt_unit(mt_mix64(seed * UNIT + (uint64_t)i)) - 0.5));
 }
 
+static bool same(const float *a, const float *b, int n)
+{
+    int i = 0;
+
+    while (i < n && a[i] == b[i])
+        i++;
+    return i == n;
+}
+
 /*
  * Sound that repeats is heard the same, bit for bit, each time the places of the cache (9 units
  * here) and the buffer of the clamp (10) are where they were: nothing of an older past is left,
@@ -266,7 +275,7 @@ static void test_goes_round(void **state)
     for (int k = 0; k <= FIRST + 2 * ROUND; k++) {
         float *to = k == 0 ? first : k == FIRST ? then : now;
         assert_int_equal(push_unit(&w, ear, pcm, to), 10);
-        assert_true(k == 0 || memcmp(to, first, sizeof(first)));
+        assert_true(k == 0 || !same(to, first, 10 * HIDDEN));
         if (k == FIRST + ROUND || k == FIRST + 2 * ROUND)
             assert_memory_equal(now, then, sizeof(now));
     }

@@ -103,7 +103,7 @@ static void test_release(void **state)
     assert_int_equal(c.parameters[1], 647927168);
     assert_int_equal(m.info.audio_id, 151675);
     assert_int_equal(m.info.beat_samples, 16000);
-    struct mt_kv_shape kv = mt_family_qwen3_omni.kv_shape(&m, 1, MT_BF16);
+    struct mt_kv_shape kv = mt_model_kv_shape(&m, 1, MT_BF16);
     assert_int_equal(mt_kv_block_bytes(&kv), 98304);
     mt_family_qwen3_omni.close(&m);
     mt_weights_close(&m.weights);

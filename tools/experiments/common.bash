@@ -21,7 +21,7 @@ fail() {
 # experiment's own options, each with a value, stand in `more` (name to help); what was given comes out in `given`, and --models, which
 # those have that loop over models, in `models`.
 declare -A more=() given=()
-loops() { more[models]="NAME,…  Of $(sed 's/ /, /g' <<<"$known_models") (default: all four; live: their tiny forms)"; }
+loops() { more[models]="NAME,…  Of ${known_models// /, } (default: all four; live: their tiny forms)"; }
 begin() {
     name=$1 runs=$2
     local what=$3 unit=$4 need own=""

@@ -1,0 +1,336 @@
+/*
+ * backend.cu: the backend's object: opening a device, the ring of small things, batches, and what
+ * is done about failures.
+ */
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+
+#define RING_BYTES ((size_t)4 << 20)
+
+bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
+{
+    if (rc != cudaSuccess && !c->failed) {
+        c->failed = true;
+        fprintf(stderr, "--backend cuda: %s: %s; nothing more is computed\n", what,
+                cudaGetErrorString(rc));
+    }
+    return !c->failed;
+}
+
+/* ---- the ring ---- */
+
+bool mt_cuda_wait(struct mt_cuda *c)
+{
+    if (!c->failed)
+        mt_cuda_check(c, cudaStreamSynchronize(c->stream), "the device");
+    c->ring_at = 0;
+    c->batch.bytes = 0;
+    return !c->failed;
+}
+
+static bool ring_new(struct mt_cuda *c, size_t bytes)
+{
+    void *host = NULL, *dev = NULL;
+
+    if (cudaMallocHost(&host, bytes) != cudaSuccess || cudaMalloc(&dev, bytes) != cudaSuccess) {
+        if (host)
+            cudaFreeHost(host);
+        return false;
+    }
+    if (c->ring)
+        cudaFreeHost(c->ring);
+    if (c->ring_dev)
+        cudaFree(c->ring_dev);
+    c->ring = (char *)host;
+    c->ring_dev = (char *)dev;
+    c->ring_bytes = bytes;
+    return true;
+}
+
+bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes)
+{
+    size_t room = (bytes + 255) / 256 * 256;
+
+    if (c->failed)
+        return false;
+    if (c->ring_at + room > c->ring_bytes) {
+        if (!mt_cuda_wait(c))
+            return false;
+        if (room > c->ring_bytes && !ring_new(c, 2 * room)) {
+            mt_cuda_check(c, cudaErrorMemoryAllocation, "ids and block tables");
+            return false;
+        }
+    }
+    *s = {c->ring + c->ring_at, c->ring_dev + c->ring_at, bytes};
+    c->ring_at += room;
+    return true;
+}
+
+void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s)
+{
+    mt_cuda_check(c, cudaMemcpyAsync(s->dev, s->host, s->bytes, cudaMemcpyHostToDevice, c->stream),
+                  "a copy to the device");
+}
+
+void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes)
+{
+    struct mt_stage s;
+
+    if (!mt_stage_new(c, &s, bytes))
+        return NULL;
+    memcpy(s.host, src, bytes);
+    mt_stage_send(c, &s);
+    return s.dev;
+}
+
+bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s)
+{
+    if (c->failed)
+        return false;
+    mt_cuda_check(c, cudaMemcpyAsync(s->host, s->dev, s->bytes, cudaMemcpyDeviceToHost, c->stream),
+                  "a copy from the device");
+    return mt_cuda_wait(c);
+}
+
+/* ---- batches ---- */
+
+int64_t mt_cuda_table(const struct mt_run *r, int p)
+{
+    const struct mt_kv_view *w = &r->view;
+    int64_t last = r->index + r->n - 1, ring;
+
+    if (last < w->sinks)
+        return last / p + 1;
+    ring = (last - w->sinks) / p + 1;
+    return (w->sinks + p - 1) / p + (ring < w->ring_blocks ? ring : w->ring_blocks);
+}
+
+void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *kv)
+{
+    const struct mt_kv_view *w = &r->view;
+
+    memset(d, 0, sizeof(*d)); /* its gaps too: batches are compared */
+    d->row = r->row;
+    d->n = r->n;
+    d->index = r->index;
+    d->window = w->window;
+    d->reach = w->sink_reach;
+    d->moved = w->moved;
+    d->sinks = w->sinks;
+    d->ring_blocks = w->ring_blocks;
+    d->held = w->sinks_held;
+    d->see = w->see;
+    d->data = kv->data;
+    d->type = kv->s.type;
+    d->size = (int)mt_dtype_size(kv->s.type);
+    d->block_bytes = kv->block_bytes;
+    d->layer_bytes = kv->layer_bytes;
+    d->half_bytes = kv->half_bytes;
+}
+
+/*
+ * [runs][run of each row][tables]. Addresses are of the place in the ring, so they are part of what
+ * is compared only through that place.
+ */
+bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
+                   struct mt_dbatch *out)
+{
+    size_t runs = (size_t)b->n_runs * sizeof(struct mt_drun);
+    size_t rows = (size_t)b->n_rows * sizeof(int32_t), bytes = runs + rows;
+    struct mt_stage s, last = c->batch;
+    struct mt_drun *run;
+    int32_t *run_of, *table;
+
+    for (int i = 0; i < b->n_runs; i++)
+        bytes += (size_t)mt_cuda_table(&b->runs[i], kv->s.block_tokens) * sizeof(int32_t);
+    if (!mt_stage_new(c, &s, bytes + more + 256))
+        return false;
+    s.bytes = bytes;
+    c->ring_at = (size_t)(s.host - c->ring) + (bytes + 255) / 256 * 256;
+    if (!c->batch.bytes)
+        last.bytes = 0; /* the ring began anew */
+    run = (struct mt_drun *)s.host;
+    run_of = (int32_t *)(s.host + runs);
+    table = (int32_t *)(s.host + runs + rows);
+    for (int i = 0; i < b->n_runs; i++) {
+        const struct mt_run *r = &b->runs[i];
+        const struct mt_kv_view *w = &r->view;
+        int64_t n = mt_cuda_table(r, kv->s.block_tokens);
+        const char *at = (last.bytes == bytes ? last.dev : s.dev) + ((char *)table - s.host);
+
+        mt_cuda_run(&run[i], r, w->kv ? w->kv : kv);
+        run[i].blocks = (const int32_t *)at;
+        memcpy(table, w->blocks, (size_t)n * sizeof(*table));
+        table += n;
+        for (int k = 0; k < r->n; k++)
+            run_of[r->row + k] = i;
+    }
+    if (last.bytes == bytes && !memcmp(last.host, s.host, bytes)) {
+        c->ring_at = (size_t)(s.host - c->ring); /* as if nothing had been asked for */
+        s = last;
+    } else {
+        if (last.bytes == bytes) /* made for the other place */
+            for (int i = 0; i < b->n_runs; i++)
+                run[i].blocks = (const int32_t *)((const char *)run[i].blocks - last.dev + s.dev);
+        mt_stage_send(c, &s);
+        c->batch = s;
+    }
+    *out = {(const struct mt_drun *)s.dev, (const int32_t *)(s.dev + runs)};
+    return !c->failed;
+}
+
+int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want)
+{
+    void *more;
+
+    if (want <= *have)
+        return 0;
+    if (cudaMalloc(&more, want) != cudaSuccess) {
+        cudaGetLastError();
+        return -ENOMEM;
+    }
+    mt_cuda_wait(c);
+    if (*p)
+        cudaFree(*p);
+    *p = more;
+    *have = want;
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static void cuda_free(struct mt_backend *be)
+{
+    struct mt_cuda *c = cuda_of(be);
+
+    if (!c)
+        return;
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    while (c->held) {
+        struct mt_held *h = c->held;
+
+        c->held = h->next;
+        free(h);
+    }
+    if (c->blas)
+        cublasDestroy(c->blas);
+    if (c->ring)
+        cudaFreeHost(c->ring);
+    cudaFree(c->ring_dev);
+    cudaFree(c->cast);
+    cudaFree(c->parts);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    free(c);
+}
+
+static int parse(const char *how, bool *exact, int *device, struct mt_err *e)
+{
+    const char *end;
+
+    *exact = false;
+    *device = 0;
+    for (; *how; how = *end ? end + 1 : end) {
+        end = strchr(how, ',');
+        end = end ? end : how + strlen(how);
+        if (end - how == 5 && !strncmp(how, "exact", 5)) {
+            *exact = true;
+        } else if (end - how > 7 && !strncmp(how, "device=", 7)) {
+            char *stop;
+            long n = strtol(how + 7, &stop, 10);
+
+            if (stop != end || n < 0 || n > 63)
+                return mt_err_set(e, -EINVAL, "--backend cuda: device: not a number in 0..63");
+            *device = (int)n;
+        } else {
+            return mt_err_set(e, -EINVAL, "--backend cuda: '%.*s' is not exact or device=N",
+                              (int)(end - how), how);
+        }
+    }
+    return 0;
+}
+
+/* An operation that the interface got and this backend did not. */
+static bool complete(const struct mt_ops *o)
+{
+    void *const *slot = (void *const *)o;
+
+    for (size_t i = 0; i < sizeof(*o) / sizeof(*slot); i++)
+        if (!slot[i])
+            return false;
+    return true;
+}
+
+static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    void *parts = NULL;
+
+    if (rc == cudaErrorInsufficientDriver)
+        return mt_err_set(e, -ENODEV,
+                          "--backend cuda: no NVIDIA driver here, or one older than this build's "
+                          "CUDA");
+    if (rc != cudaSuccess || n < 1)
+        return mt_err_set(e, -ENODEV, "--backend cuda: no CUDA device: %s",
+                          rc == cudaSuccess ? "none is there" : cudaGetErrorString(rc));
+    if (device >= n)
+        return mt_err_set(e, -ENODEV, "--backend cuda: device %d: this machine has %d", device, n);
+    if ((rc = cudaSetDevice(device)) != cudaSuccess ||
+        (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (rc = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, device)) !=
+            cudaSuccess ||
+        (rc = cudaMalloc(&parts, MT_CUDA_PARTS * sizeof(float))) != cudaSuccess)
+        return mt_err_set(e, rc == cudaErrorMemoryAllocation ? -ENOMEM : -ENODEV,
+                          "--backend cuda: device %d: %s", device, cudaGetErrorString(rc));
+    c->parts = (float *)parts;
+    c->n_parts = MT_CUDA_PARTS;
+    if (!ring_new(c, RING_BYTES))
+        return mt_err_set(e, -ENOMEM, "--backend cuda: no memory for copies");
+    if (cublasCreate(&c->blas) != CUBLAS_STATUS_SUCCESS ||
+        cublasSetStream(c->blas, c->stream) != CUBLAS_STATUS_SUCCESS)
+        return mt_err_set(e, -ENODEV, "--backend cuda: cuBLAS does not start on device %d", device);
+    return 0;
+}
+
+extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_err *e)
+{
+    bool exact;
+    int device, rc;
+    struct mt_cuda *c;
+
+    *out = NULL;
+    if ((rc = parse(how, &exact, &device, e)) < 0)
+        return rc;
+    if (!(c = (struct mt_cuda *)calloc(1, sizeof(*c))))
+        return mt_err_set(e, -ENOMEM, "--backend cuda: no memory");
+    c->be.ops = &c->ops;
+    c->exact = exact;
+    c->ops.name = exact ? "cuda-exact" : "cuda";
+    c->ops.free = cuda_free;
+    mt_cuda_objects(&c->ops);
+    mt_cuda_norms(&c->ops);
+    mt_cuda_linears(&c->ops);
+    mt_cuda_ropes(&c->ops);
+    mt_cuda_attentions(&c->ops);
+    mt_cuda_masses(&c->ops);
+    mt_cuda_encoders(&c->ops);
+    mt_cuda_codecs(&c->ops);
+    mt_cuda_mixtures(&c->ops);
+    mt_cuda_samples(&c->ops);
+    if (!complete(&c->ops)) {
+        free(c);
+        return mt_err_set(e, -ENOTSUP, "--backend cuda: it lacks an operation of this build");
+    }
+    if ((rc = open_device(c, device, e)) < 0) {
+        cuda_free(&c->be);
+        return rc;
+    }
+    *out = &c->be;
+    return 0;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct mt_cuda_plugin mt_cuda_plugin;
+const struct mt_cuda_plugin mt_cuda_plugin = {MT_VERSION, sizeof(struct mt_ops), mt_cuda_open};

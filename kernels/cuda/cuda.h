@@ -1,0 +1,204 @@
+/*
+ * cuda.h: inside of the CUDA backend: its objects, launching, and how small things of the host (ids,
+ * runs, block tables) get to the device. Every operation only queues work on one stream; those that
+ * give something back to the host wait.
+ *
+ * Operations return nothing, so the first failure stays: it is told once on stderr, later launches
+ * are left out, ids are -1 and rows read NaN.
+ */
+#ifndef MT_CUDA_CUDA_H
+#define MT_CUDA_CUDA_H
+
+#ifdef MT_CUDA_EMU
+#include "cuda_emu.h"
+#else
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#endif
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/cuda/plugin.h"
+#include "kernels/conv_pack.h"
+}
+
+/* A matrix as kernels see it: rows of row_bytes, from a 256 byte boundary on. */
+struct mt_dmat {
+    const unsigned char *data;
+    int type;
+    int rows, cols;
+    int64_t row_bytes;
+};
+
+struct mt_mat {
+    struct mt_dmat d;
+    float *vec; /* rows == 1: the row as f32, else NULL */
+};
+
+/* The CPU's struct mt_kv begins alike and a block lies alike, so that one test reads both. */
+struct mt_kv {
+    struct mt_kv_shape s;
+    char *data;
+    size_t bytes;
+    int64_t block_bytes, layer_bytes;
+    int64_t half_bytes; /* K alone, without scales */
+};
+
+/* A run as kernels see it, and its pool. */
+struct mt_drun {
+    int row, n;
+    int64_t index, window, reach, moved;
+    int sinks, ring_blocks, held, see;
+    const int32_t *blocks;
+    char *data;
+    int type, size;
+    int64_t block_bytes, layer_bytes, half_bytes;
+};
+
+/* A batch on the device: its runs, and the run of each row. */
+struct mt_dbatch {
+    const struct mt_drun *run;
+    const int32_t *run_of;
+};
+
+/* Rows that were made, for their sizes. */
+struct mt_held {
+    struct mt_held *next;
+    float *data;
+    int64_t bytes;
+};
+
+/* A piece of the ring that is filled on the host and sent to the device. */
+struct mt_stage {
+    char *host, *dev;
+    size_t bytes;
+};
+
+struct mt_cuda {
+    struct mt_backend be; /* first */
+    struct mt_ops ops;
+    cudaStream_t stream;
+    cublasHandle_t blas;
+    bool exact; /* own kernels for every sum: bits that no company changes */
+    int processors;
+    bool failed;
+    struct mt_held *held;
+    /* the ring of small things: pinned, and its mirror on the device */
+    char *ring, *ring_dev;
+    size_t ring_bytes, ring_at;
+    /* the last batch that went up since the ring was empty */
+    struct mt_stage batch;
+    /* rows in a weight's type for cuBLAS, as large as the largest rows */
+    void *cast;
+    size_t cast_bytes;
+    /* unmerged pieces of attention */
+    float *parts;
+    size_t n_parts;
+};
+
+#define MT_CUDA_PARTS ((size_t)16 << 20) /* floats */
+
+static inline struct mt_cuda *cuda_of(struct mt_backend *be)
+{
+    return (struct mt_cuda *)be;
+}
+
+/* Notes the first failure. Returns whether all is well. */
+bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
+
+#ifdef MT_CUDA_EMU
+#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
+    do {                                                                                           \
+        auto *k_ = kernel;                                                                         \
+        if (!(c)->failed)                                                                          \
+            emu_launch(grid, block, shared, [&] { k_(__VA_ARGS__); });                             \
+    } while (0)
+#else
+#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
+    do {                                                                                           \
+        auto *k_ = kernel;                                                                         \
+        if (!(c)->failed) {                                                                        \
+            k_<<<grid, block, shared, (c)->stream>>>(__VA_ARGS__);                                 \
+            mt_cuda_check(c, cudaGetLastError(), #kernel);                                         \
+        }                                                                                          \
+    } while (0)
+#endif
+
+/* Shared memory above 48 KiB has to be asked for, once a kernel. */
+#define MT_SHARED_ROOM(c, kernel, bytes)                                                           \
+    do {                                                                                           \
+        if ((bytes) > 48 << 10)                                                                    \
+            mt_cuda_check(c,                                                                       \
+                          cudaFuncSetAttribute(                                                    \
+                              kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)),  \
+                          #kernel);                                                                \
+    } while (0)
+
+/* Blocks of `each` items. */
+static inline unsigned mt_blocks(int64_t items, int each)
+{
+    return (unsigned)((items + each - 1) / each);
+}
+
+/*
+ * Room in the ring, on a 256 byte boundary; fill host, then send. false after a failure. May wait
+ * for the stream, when the ring is full.
+ */
+bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes);
+void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s);
+/* Both for bytes that lie somewhere: their address on the device, NULL after a failure. */
+void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes);
+/* The device's part to the host's, and wait. false after a failure. */
+bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s);
+/* Wait for all that was queued; the ring is empty then. */
+bool mt_cuda_wait(struct mt_cuda *c);
+
+/*
+ * The batch on the device: sent once while it stays the same from call to call. `more` bytes asked
+ * for next lie behind it: an operation's pieces must not be separated by a wait.
+ */
+bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
+                   struct mt_dbatch *out);
+
+/* A run but for its block table; entries of the table that its tokens and its past lie in. */
+void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *kv);
+int64_t mt_cuda_table(const struct mt_run *r, int block_tokens);
+
+/* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
+int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
+
+/* out = act(x W^T + bias) + residual in f32 with one order of every sum: linear.cu. */
+void mt_cuda_linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                    struct mt_rows residual, int n);
+/*
+ * out rows first[e].. of each of n matrices = x rows first[e].. W[e]^T; first on the device, n + 1
+ * of them; out and x may lie in the same rows, in other columns.
+ */
+void mt_cuda_grouped(struct mt_cuda *c, struct mt_rows out, struct mt_rows x,
+                     const struct mt_dmat *w, const int *first, int n, int columns);
+void mt_cuda_gated(struct mt_backend *be, struct mt_rows out, struct mt_rows gate,
+                   struct mt_rows up, int n);
+
+/* By subject: each fills its slots. */
+void mt_cuda_objects(struct mt_ops *o);
+void mt_cuda_norms(struct mt_ops *o);
+void mt_cuda_linears(struct mt_ops *o);
+void mt_cuda_ropes(struct mt_ops *o);
+void mt_cuda_attentions(struct mt_ops *o);
+void mt_cuda_masses(struct mt_ops *o);
+void mt_cuda_encoders(struct mt_ops *o);
+void mt_cuda_codecs(struct mt_ops *o);
+void mt_cuda_mixtures(struct mt_ops *o);
+void mt_cuda_samples(struct mt_ops *o);
+
+/* how as in struct mt_cuda_plugin. */
+extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_err *e);
+
+#endif

@@ -1,0 +1,287 @@
+/*
+ * linear.cu: act(x W^T + bias) + residual.
+ *
+ * Our own kernel: a warp an output column, for 8 rows of x at a time, so that a weight is read once
+ * for them. A lane's elements are 8 neighbours of every 256, summed in f32 ascending, then the
+ * lanes by halves: one order, whatever the rows, their number and alignment. It serves `exact`, the
+ * experts and weights in blocks. Else cuBLAS has the sums: f32 with f32 (pedantic: no TF32), bf16
+ * and f16 with x rounded to the weight's type, added up in f32; our epilogue does the rest.
+ */
+#include "kernels/cuda/dev.h"
+
+enum { WARPS = 8, ROWS = 8, EACH = 8, STEP = 32 * EACH };
+
+/* ---- our own ---- */
+
+/* Elements k.. of a row of W, 8 of them, 0 behind its end. */
+template <int TYPE>
+MT_DEV void weights(float *w, const struct mt_dmat &m, const unsigned char *row, int k)
+{
+    if (TYPE == MT_F32 || TYPE == MT_BF16 || TYPE == MT_F16) {
+        /* every row of W begins as the first one where its bytes are a multiple of 16 */
+        const int size = TYPE == MT_F32 ? 4 : 2;
+
+        if (k + EACH <= m.cols && m.row_bytes % 16 == 0) {
+            uint4 v[EACH * size / 16];
+
+            for (int i = 0; i < EACH * size / 16; i++)
+                v[i] = ((const uint4 *)(row + (int64_t)k * size))[i];
+            const unsigned *u = &v[0].x;
+            for (int i = 0; i < EACH; i++)
+                w[i] = TYPE == MT_F32    ? __uint_as_float(u[i])
+                       : TYPE == MT_BF16 ? dev_from_bf16((uint16_t)(u[i / 2] >> i % 2 * 16))
+                                         : dev_from_f16((uint16_t)(u[i / 2] >> i % 2 * 16));
+            return;
+        }
+    }
+    for (int i = 0; i < EACH; i++)
+        w[i] = k + i < m.cols ? dev_weight_at(TYPE < 0 ? m.type : TYPE, row, k + i) : 0;
+}
+
+/* The row whose sum a lane has in the end: its upper three bits. */
+MT_DEV int row_of_lane(void)
+{
+    return (int)dev_lane() >> 2;
+}
+
+/*
+ * The sums of nr rows of x (ROWS at most) with row o of m: row_of_lane()'s. The lanes' parts are
+ * added by halves as warp_sum does it, but a lane gives half of its rows away at each of the first
+ * three steps: 9 shuffles for 8 rows instead of 40.
+ */
+template <int TYPE>
+MT_DEV float row_sums(const struct mt_dmat &m, int o, const float *x, int64_t stride, int nr)
+{
+    const unsigned char *row = m.data + o * m.row_bytes;
+    int lane = (int)dev_lane();
+    float w[EACH], sum[ROWS] = {0};
+
+    for (int k0 = 0; k0 < m.cols; k0 += STEP) {
+        int k = k0 + lane * EACH, left = m.cols - k;
+
+        if (left <= 0)
+            continue;
+        weights<TYPE>(w, m, row, k);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float *a = x + r * stride + k;
+
+            if (r < nr)
+                for (int i = 0; i < EACH; i++)
+                    if (i < left)
+                        sum[r] = dev_fma(a[i], w[i], sum[r]);
+        }
+    }
+    static_assert(ROWS == 8, "three bits of the lane");
+#pragma unroll
+    for (int half = ROWS / 2; half; half /= 2) {
+        bool upper = lane & 4 * half;
+
+#pragma unroll
+        for (int r = 0; r < half; r++) {
+            float mine = upper ? sum[r + half] : sum[r], given = upper ? sum[r] : sum[r + half];
+
+            sum[r] = mine + __shfl_xor_sync(MT_FULL, given, 4 * half);
+        }
+    }
+    sum[0] += __shfl_xor_sync(MT_FULL, sum[0], 2);
+    return sum[0] + __shfl_xor_sync(MT_FULL, sum[0], 1);
+}
+
+struct epilogue {
+    const float *bias;
+    enum mt_act act;
+    struct mt_rows residual;
+};
+
+MT_DEV void finish(struct mt_rows out, const struct epilogue &e, int64_t r, int o, float v)
+{
+    if (e.bias)
+        v += e.bias[o];
+    v = dev_act(e.act, v);
+    if (e.residual.data)
+        v += e.residual.data[r * e.residual.stride + o];
+    out.data[r * out.stride + o] = v;
+}
+
+/* Grid: columns / 8, rows / 8 (in x, as y is short). */
+template <int TYPE>
+static __global__ void linear_rows(struct mt_rows out, struct mt_rows x, struct mt_dmat m,
+                                   struct epilogue e, int n)
+{
+    unsigned columns = ((unsigned)m.rows + WARPS - 1) / WARPS;
+    int o = (int)(blockIdx.x % columns) * WARPS + (int)(threadIdx.x / 32);
+    int r0 = (int)(blockIdx.x / columns) * ROWS, nr = n - r0 < ROWS ? n - r0 : ROWS;
+    int r = row_of_lane();
+
+    if (o >= m.rows)
+        return;
+    float sum = row_sums<TYPE>(m, o, x.data + r0 * x.stride, x.stride, nr);
+    if (r < nr && dev_lane() % 4 == 0)
+        finish(out, e, r0 + r, o, sum);
+}
+
+static void own(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
+                const struct epilogue &e, int n)
+{
+    unsigned grid = mt_blocks(m.rows, WARPS) * mt_blocks(n, ROWS);
+
+    switch (m.type) {
+    case MT_F32:
+        MT_LAUNCH(c, linear_rows<MT_F32>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        return;
+    case MT_BF16:
+        MT_LAUNCH(c, linear_rows<MT_BF16>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        return;
+    case MT_F16:
+        MT_LAUNCH(c, linear_rows<MT_F16>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        return;
+    case MT_Q8_0:
+        MT_LAUNCH(c, linear_rows<MT_Q8_0>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        return;
+    case MT_Q4_K:
+        MT_LAUNCH(c, linear_rows<MT_Q4_K>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        return;
+    default:
+        MT_LAUNCH(c, linear_rows<-1>, grid, 32 * WARPS, 0, out, x, m, e, n);
+    }
+}
+
+/* ---- cuBLAS ---- */
+
+/* n rows of x, dense, as bf16 or f16; 256 columns of a row a block. */
+static __global__ void cast_rows(uint16_t *dst, struct mt_rows x, bool bf16)
+{
+    unsigned pieces = ((unsigned)x.width + 255) / 256;
+    int64_t r = blockIdx.x / pieces;
+    int col = (int)(blockIdx.x % pieces * 256 + threadIdx.x);
+
+    if (col >= x.width)
+        return;
+    float v = x.data[r * x.stride + col];
+    dst[r * x.width + col] = bf16 ? dev_to_bf16(v) : dev_to_f16(v);
+}
+
+static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
+{
+    unsigned pieces = ((unsigned)out.width + 255) / 256;
+    int64_t r = blockIdx.x / pieces;
+    int col = (int)(blockIdx.x % pieces * 256 + threadIdx.x);
+
+    if (col < out.width)
+        finish(out, e, r, col, out.data[r * out.stride + col]);
+}
+
+/*
+ * cuBLAS counts columns first: out^T [cols of it, n] = W (transposed) x^T. Where the residual is
+ * out itself and nothing comes between, it adds up there; where it is out and something does, the
+ * sums can't lie in out, and the caller takes our kernel.
+ */
+static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
+                 struct epilogue e, int n)
+{
+    bool same = e.residual.data == out.data;
+    bool plain = !e.bias && e.act == MT_ACT_NONE;
+    cudaDataType_t type = m.type == MT_F32    ? CUDA_R_32F
+                          : m.type == MT_BF16 ? CUDA_R_16BF
+                                              : CUDA_R_16F;
+    float one = 1, keep = same ? 1.0f : 0.0f;
+    const void *b = x.data;
+    int64_t ldb = x.stride;
+
+    if (m.type > MT_BF16 || (same && !plain) || x.stride > INT_MAX || out.stride > INT_MAX)
+        return false;
+    x.width = m.cols;
+    out.width = m.rows;
+    if (m.type != MT_F32) {
+        if ((size_t)n * (size_t)m.cols * 2 > c->cast_bytes)
+            return false;
+        MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(m.cols, 256), 256, 0, (uint16_t *)c->cast,
+                  x, m.type == MT_BF16);
+        b = c->cast;
+        ldb = m.cols;
+    }
+    if (c->failed)
+        return true;
+    cublasStatus_t rc = cublasGemmEx(
+        c->blas, CUBLAS_OP_T, CUBLAS_OP_N, m.rows, n, m.cols, &one, m.data, type, m.cols, b, type,
+        (int)ldb, &keep, out.data, CUDA_R_32F, (int)out.stride,
+        m.type == MT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (rc != CUBLAS_STATUS_SUCCESS)
+        return false;
+    if (!plain || (e.residual.data && !same))
+        MT_LAUNCH(c, finish_rows, (unsigned)n * mt_blocks(m.rows, 256), 256, 0, out, e);
+    return true;
+}
+
+void mt_cuda_linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
+                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
+                    struct mt_rows residual, int n)
+{
+    struct mt_cuda *c = cuda_of(be);
+    struct epilogue e = {bias ? bias->vec : NULL, act, residual};
+
+    if (n < 1)
+        return;
+    if (c->exact || !blas(c, out, x, w->d, e, n))
+        own(c, out, x, w->d, e, n);
+}
+
+/* ---- many matrices, each with some of the rows ---- */
+
+/* Grid: columns / 8, matrices. */
+static __global__ void grouped_rows(struct mt_rows out, struct mt_rows x, const struct mt_dmat *w,
+                                    const int *first)
+{
+    const struct mt_dmat m = w[blockIdx.y];
+    int o = (int)blockIdx.x * WARPS + (int)(threadIdx.x / 32), r = row_of_lane();
+    int end = first[blockIdx.y + 1];
+    struct epilogue e = {NULL, MT_ACT_NONE, {NULL, 0, 0}};
+    float sum;
+
+    if (o >= m.rows)
+        return;
+    for (int r0 = first[blockIdx.y]; r0 < end; r0 += ROWS) {
+        int nr = end - r0 < ROWS ? end - r0 : ROWS;
+        const float *a = x.data + r0 * x.stride;
+
+        switch (m.type) {
+        case MT_F32:
+            sum = row_sums<MT_F32>(m, o, a, x.stride, nr);
+            break;
+        case MT_BF16:
+            sum = row_sums<MT_BF16>(m, o, a, x.stride, nr);
+            break;
+        case MT_F16:
+            sum = row_sums<MT_F16>(m, o, a, x.stride, nr);
+            break;
+        default:
+            sum = row_sums<-1>(m, o, a, x.stride, nr);
+        }
+        if (r < nr && dev_lane() % 4 == 0)
+            finish(out, e, r0 + r, o, sum);
+    }
+}
+
+void mt_cuda_grouped(struct mt_cuda *c, struct mt_rows out, struct mt_rows x,
+                     const struct mt_dmat *w, const int *first, int n, int columns)
+{
+    for (int at = 0; at < n; at += 65535) { /* the most a grid is high */
+        dim3 grid(mt_blocks(columns, WARPS), (unsigned)(n - at < 65535 ? n - at : 65535));
+
+        MT_LAUNCH(c, grouped_rows, grid, 32 * WARPS, 0, out, x, w + at, first + at);
+    }
+}
+
+static void linears(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
+                    int count, int n)
+{
+    for (const struct mt_linear *l = list; l < list + count; l++)
+        mt_cuda_linear(be, l->out, x, l->w, l->bias, l->act, l->residual, n);
+}
+
+void mt_cuda_linears(struct mt_ops *o)
+{
+    o->linear = mt_cuda_linear;
+    o->linears = linears;
+}

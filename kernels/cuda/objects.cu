@@ -1,0 +1,365 @@
+/*
+ * objects.cu: weights, activations and the KV pool in the device's memory, and the operations that
+ * only move rows.
+ */
+#include "kernels/cuda/kv.h"
+
+/* Two pieces of pinned memory: one is filled from the mapped file while the other goes up. */
+#define PIECE_BYTES ((size_t)8 << 20)
+
+/* ---- weights ---- */
+
+/* One element a thread. */
+static __global__ void decode_row(float *dst, struct mt_dmat m)
+{
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+
+    if (i < m.cols)
+        dst[i] = dev_weight_at(m.type, m.data, i);
+}
+
+static bool upload(struct mt_cuda *c, char *dst, const char *src, size_t bytes)
+{
+    size_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    cudaEvent_t done[2] = {NULL, NULL};
+    void *pinned = NULL;
+    bool ok = cudaMallocHost(&pinned, 2 * piece) == cudaSuccess;
+
+    for (int i = 0; i < 2; i++)
+        ok = ok && cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming) == cudaSuccess;
+    for (size_t at = 0, k = 0; ok && at < bytes; at += piece, k++) {
+        size_t n = bytes - at < piece ? bytes - at : piece;
+        char *part = (char *)pinned + (k % 2) * piece;
+
+        ok = (k < 2 || cudaEventSynchronize(done[k % 2]) == cudaSuccess);
+        memcpy(part, src + at, n);
+        ok = ok &&
+             cudaMemcpyAsync(dst + at, part, n, cudaMemcpyHostToDevice, c->stream) == cudaSuccess &&
+             cudaEventRecord(done[k % 2], c->stream) == cudaSuccess;
+    }
+    ok = cudaStreamSynchronize(c->stream) == cudaSuccess && ok;
+    for (int i = 0; i < 2; i++)
+        if (done[i])
+            cudaEventDestroy(done[i]);
+    if (pinned)
+        cudaFreeHost(pinned);
+    return ok;
+}
+
+static void mat_free(struct mt_backend *be, struct mt_mat *m)
+{
+    (void)be;
+    if (!m)
+        return;
+    cudaFree((void *)m->d.data);
+    cudaFree(m->vec);
+    free(m);
+}
+
+static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
+{
+    struct mt_cuda *c = cuda_of(be);
+    struct mt_mat *m;
+    int64_t row_bytes, bytes;
+    void *data = NULL, *vec = NULL;
+
+    *out = NULL;
+    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
+        return -ENOTSUP;
+    row_bytes = mt_dtype_row_bytes(b->type, b->cols);
+    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
+        row_bytes < 0)
+        return -EINVAL;
+    if (__builtin_mul_overflow(b->rows, row_bytes, &bytes) ||
+        !(m = (struct mt_mat *)calloc(1, sizeof(*m))))
+        return -ENOMEM;
+    if (cudaMalloc(&data, (size_t)bytes) == cudaSuccess)
+        m->d = {(const unsigned char *)data, (int)b->type, (int)b->rows, (int)b->cols, row_bytes};
+    if (data && b->rows == 1 && cudaMalloc(&vec, (size_t)b->cols * sizeof(float)) == cudaSuccess)
+        m->vec = (float *)vec;
+    if (!data || (b->rows == 1 && !vec) ||
+        !upload(c, (char *)data, (const char *)b->data, (size_t)bytes)) {
+        cudaGetLastError();
+        mat_free(be, m);
+        return -ENOMEM;
+    }
+    if (vec)
+        MT_LAUNCH(c, decode_row, mt_blocks(b->cols, 256), 256, 0, m->vec, m->d);
+    *out = m;
+    return 0;
+}
+
+/* ---- activations ---- */
+
+/* Rows begin on 64 bytes, as the CPU's do: two sectors, and what cuBLAS wants for wide loads. */
+static int64_t row_stride(int width)
+{
+    return ((int64_t)width + 15) / 16 * 16;
+}
+
+static int64_t rows_bytes(const struct mt_backend *be, int64_t n, int width)
+{
+    (void)be;
+    return n * row_stride(width) * (int64_t)sizeof(float);
+}
+
+static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int width)
+{
+    struct mt_cuda *c = cuda_of(be);
+    int64_t stride, bytes;
+    struct mt_held *h;
+    void *data;
+    int rc;
+
+    *out = {NULL, 0, 0};
+    if (n < 1 || width < 1)
+        return -EINVAL;
+    stride = row_stride(width);
+    if (__builtin_mul_overflow(n, stride * (int64_t)sizeof(float), &bytes))
+        return -ENOMEM;
+    if ((rc = mt_cuda_grow(c, &c->cast, &c->cast_bytes, (size_t)bytes / 2)) < 0)
+        return rc;
+    if (!(h = (struct mt_held *)malloc(sizeof(*h))))
+        return -ENOMEM;
+    if (cudaMalloc(&data, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError();
+        free(h);
+        return -ENOMEM;
+    }
+    *h = {c->held, (float *)data, bytes};
+    c->held = h;
+    be->rows_held += bytes;
+    mt_cuda_check(c, cudaMemsetAsync(data, 0, (size_t)bytes, c->stream), "zeroing rows");
+    *out = {(float *)data, stride, width};
+    return 0;
+}
+
+static void rows_free(struct mt_backend *be, struct mt_rows *r)
+{
+    struct mt_held **at = &cuda_of(be)->held, *h;
+
+    if (!r->data)
+        return;
+    while ((h = *at) && h->data != r->data)
+        at = &h->next;
+    if (h) {
+        *at = h->next;
+        be->rows_held -= h->bytes;
+        free(h);
+    }
+    mt_cuda_wait(cuda_of(be)); /* it may be in work */
+    cudaFree(r->data);
+    *r = {NULL, 0, 0};
+}
+
+static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src, int64_t n)
+{
+    struct mt_cuda *c = cuda_of(be);
+    size_t row = (size_t)dst.width * sizeof(float);
+    struct mt_stage s = {NULL, NULL, 0};
+    bool small = (size_t)n * row <= c->ring_bytes / 4;
+
+    if (n < 1 || c->failed || (small && !mt_stage_new(c, &s, (size_t)n * row)))
+        return;
+    if (small)
+        memcpy(s.host, src, s.bytes);
+    mt_cuda_check(c,
+                  cudaMemcpy2DAsync(dst.data, (size_t)dst.stride * sizeof(float),
+                                    small ? (const void *)s.host : src, row, row, (size_t)n,
+                                    cudaMemcpyHostToDevice, c->stream),
+                  "rows to the device");
+    if (!small)
+        mt_cuda_wait(c);
+}
+
+static void rows_get(struct mt_backend *be, float *dst, struct mt_rows src, int64_t n)
+{
+    struct mt_cuda *c = cuda_of(be);
+    size_t row = (size_t)src.width * sizeof(float);
+
+    if (n < 1)
+        return;
+    if (!c->failed)
+        mt_cuda_check(c,
+                      cudaMemcpy2DAsync(dst, row, src.data, (size_t)src.stride * sizeof(float), row,
+                                        (size_t)n, cudaMemcpyDeviceToHost, c->stream),
+                      "rows from the device");
+    if (!mt_cuda_wait(c))
+        for (int64_t i = 0; i < n * src.width; i++)
+            dst[i] = NAN;
+}
+
+/* ---- moves ---- */
+
+/* A block takes 256 columns of a row. */
+static __global__ void gather_rows(struct mt_rows dst, struct mt_rows src, const int *index,
+                                   int pieces)
+{
+    int64_t r = blockIdx.x / (unsigned)pieces;
+    int col = (int)(blockIdx.x % (unsigned)pieces * blockDim.x + threadIdx.x);
+
+    if (col < dst.width)
+        dst.data[r * dst.stride + col] = src.data[index[r] * src.stride + col];
+}
+
+static void gather(struct mt_backend *be, struct mt_rows dst, struct mt_rows src, const int *index,
+                   int n)
+{
+    struct mt_cuda *c = cuda_of(be);
+    int pieces = (dst.width + 255) / 256;
+    int *at;
+
+    if (n < 1 || !(at = (int *)mt_stage_copy(c, index, (size_t)n * sizeof(*at))))
+        return;
+    MT_LAUNCH(c, gather_rows, (unsigned)(n * pieces), 256, 0, dst, src, at, pieces);
+}
+
+static __global__ void embed_rows(struct mt_rows out, struct mt_dmat table, const int32_t *ids,
+                                  int pieces, bool add)
+{
+    int64_t r = blockIdx.x / (unsigned)pieces;
+    int col = (int)(blockIdx.x % (unsigned)pieces * blockDim.x + threadIdx.x);
+    int32_t id = ids[r];
+    float *y = out.data + r * out.stride + col;
+
+    if (id < 0 || col >= table.cols)
+        return;
+    float v = dev_weight_at(table.type, table.data + id * table.row_bytes, col);
+    *y = add ? __fadd_rn(*y, v) : v;
+}
+
+static void look_up(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                    const int32_t *ids, int n, bool add)
+{
+    struct mt_cuda *c = cuda_of(be);
+    int pieces = (table->d.cols + 255) / 256;
+    int32_t *at;
+
+    if (n < 1 || !(at = (int32_t *)mt_stage_copy(c, ids, (size_t)n * sizeof(*at))))
+        return;
+    MT_LAUNCH(c, embed_rows, (unsigned)(n * pieces), 256, 0, out, table->d, at, pieces, add);
+}
+
+static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                  const int32_t *ids, int n)
+{
+    look_up(be, out, table, ids, n, false);
+}
+
+static void embed_add(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
+                      const int32_t *ids, int n)
+{
+    look_up(be, out, table, ids, n, true);
+}
+
+/* ---- the pool ---- */
+
+static int kv_new(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_shape *s,
+                  int64_t n_blocks)
+{
+    int64_t block = mt_kv_block_bytes(s), bytes;
+    struct mt_kv *kv;
+    void *data;
+
+    (void)be;
+    *out = NULL;
+    if (block < 0 || n_blocks < 1)
+        return -EINVAL;
+    if (s->head_dim > 512) /* what attention holds */
+        return -ENOTSUP;
+    if (n_blocks > INT32_MAX || __builtin_mul_overflow(block, n_blocks, &bytes) ||
+        !(kv = (struct mt_kv *)calloc(1, sizeof(*kv))))
+        return -ENOMEM;
+    if (cudaMalloc(&data, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError();
+        free(kv);
+        return -ENOMEM;
+    }
+    kv->s = *s;
+    kv->data = (char *)data;
+    kv->bytes = (size_t)bytes;
+    kv->block_bytes = block;
+    kv->layer_bytes = block / s->layers;
+    kv->half_bytes =
+        (int64_t)s->kv_heads * s->block_tokens * s->head_dim * (int64_t)mt_dtype_size(s->type);
+    *out = kv;
+    return 0;
+}
+
+static void kv_free(struct mt_backend *be, struct mt_kv *kv)
+{
+    if (!kv)
+        return;
+    mt_cuda_wait(cuda_of(be));
+    cudaFree(kv->data);
+    free(kv);
+}
+
+/* A block a token: all layers, heads, K and V, as bytes. runs: where to, where from. */
+static __global__ void copy_tokens(struct mt_dkv to, struct mt_dkv from, const struct mt_drun *runs,
+                                   int layers)
+{
+    const struct mt_drun dst = runs[0], src = runs[1];
+    int bytes = from.hd * src.size, parts = layers * 2 * from.heads;
+
+    for (int k = 0; k < parts; k++) {
+        int head = k % from.heads, side = k / from.heads % 2, at, slot;
+
+        to.layer = from.layer = k / from.heads / 2;
+        char *new_block = kv_block(to, dst, blockIdx.x, &at);
+        const char *old = kv_block(from, src, blockIdx.x, &slot);
+        for (int i = (int)threadIdx.x; i < bytes; i += (int)blockDim.x)
+            new_block[kv_at(to, dst, side, head, at) + i] =
+                old[kv_at(from, src, side, head, slot) + i];
+        if (src.type == MT_INT8 && threadIdx.x < 4)
+            new_block[kv_scale_at(to, dst, side, head, at) + threadIdx.x] =
+                old[kv_scale_at(from, src, side, head, slot) + threadIdx.x];
+    }
+}
+
+static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
+                    const struct mt_kv *src, const struct mt_kv_view *from, int64_t n)
+{
+    struct mt_cuda *c = cuda_of(be);
+    struct mt_run run[2] = {{0, (int)n, 0, *to}, {0, (int)n, 0, *from}};
+    struct mt_drun two[2];
+    struct mt_stage s;
+    size_t tables[2];
+    char *at;
+
+    if (n < 1)
+        return;
+    for (int i = 0; i < 2; i++)
+        tables[i] =
+            (size_t)mt_cuda_table(&run[i], (i ? src : dst)->s.block_tokens) * sizeof(int32_t);
+    if (!mt_stage_new(c, &s, sizeof(two) + tables[0] + tables[1]))
+        return;
+    at = s.host + sizeof(two);
+    for (int i = 0; i < 2; i++) {
+        mt_cuda_run(&two[i], &run[i], i ? src : dst);
+        two[i].blocks = (const int32_t *)(s.dev + (at - s.host));
+        memcpy(at, run[i].view.blocks, tables[i]);
+        at += tables[i];
+    }
+    memcpy(s.host, two, sizeof(two));
+    mt_stage_send(c, &s);
+    MT_LAUNCH(c, copy_tokens, (unsigned)n, 128, 0, mt_dkv_of(dst, 0), mt_dkv_of(src, 0),
+              (const struct mt_drun *)s.dev, src->s.layers);
+}
+
+void mt_cuda_objects(struct mt_ops *o)
+{
+    o->mat_new = mat_new;
+    o->mat_free = mat_free;
+    o->rows_new = rows_new;
+    o->rows_free = rows_free;
+    o->rows_bytes = rows_bytes;
+    o->rows_put = rows_put;
+    o->rows_get = rows_get;
+    o->gather = gather;
+    o->kv_new = kv_new;
+    o->kv_free = kv_free;
+    o->kv_copy = kv_copy;
+    o->embed = embed;
+    o->embed_add = embed_add;
+}

@@ -1,0 +1,334 @@
+/*
+ * cuda_emu.cc: the fibres behind cuda_emu.h, and its memory. A block's threads run one after the
+ * other, each until it ends or waits; a warp whose lanes all wait goes on, and a block whose warps
+ * all do.
+ */
+#include "cuda_emu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+#define STACK   (192 << 10)
+#define THREADS 1024
+
+emu_index threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+enum state { NEW, READY, AT_WARP, AT_BLOCK, DONE };
+
+struct fibre {
+    void *sp; /* x86-64: where it stopped */
+#ifndef __x86_64__
+    ucontext_t ctx;
+#endif
+    char *stack;
+    enum state state;
+    emu_index index;
+    unsigned turn; /* exchanges so far */
+    unsigned lane;
+    uint64_t (*slots)[32];   /* its warp's */
+    struct fibre *neighbour; /* who runs when it waits, of its warp; the last one has none */
+};
+
+static struct fibre fibres[THREADS];
+static struct fibre *now;
+static uint64_t slots[THREADS / 32][2][32];
+static void (*kernel)(void *);
+static void *kernel_arg;
+static void *shared_memory;
+
+static void bug(const char *what)
+{
+    fprintf(stderr, "cuda_emu: block %u,%u,%u thread %u,%u: %s\n", blockIdx.x, blockIdx.y,
+            blockIdx.z, threadIdx.x, threadIdx.y, what);
+    abort();
+}
+
+/* ---- switching ---- */
+
+#ifdef __x86_64__
+extern "C" void emu_switch(void **save, void *to);
+__asm__(".text\n"
+        ".globl emu_switch\n"
+        ".type emu_switch,@function\n"
+        "emu_switch:\n"
+        "    push %rbp\n    push %rbx\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
+        "    mov %rsp, (%rdi)\n"
+        "    mov %rsi, %rsp\n"
+        "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbx\n    pop %rbp\n"
+        "    ret\n"
+        ".size emu_switch,.-emu_switch\n");
+static void *main_sp;
+
+#else
+static ucontext_t main_ctx;
+#endif
+
+static unsigned at_warp, at_block, done; /* lanes of the warp that runs */
+
+static void body(void);
+
+/* From `me` (NULL: the scheduler) to f. */
+static void go(struct fibre *me, struct fibre *f)
+{
+    bool fresh = f && f->state == NEW;
+
+    now = f;
+    if (f) {
+        threadIdx = f->index;
+        f->state = READY;
+    }
+#ifdef __x86_64__
+    if (fresh) { /* six registers and the address to return to; the stack as after a call */
+        void **sp = (void **)(f->stack + STACK) - 1;
+
+        *sp = nullptr;
+        *--sp = (void *)body;
+        f->sp = sp - 6;
+    }
+    emu_switch(me ? &me->sp : &main_sp, f ? f->sp : main_sp);
+#else
+    if (fresh) {
+        getcontext(&f->ctx);
+        f->ctx.uc_stack.ss_sp = f->stack;
+        f->ctx.uc_stack.ss_size = STACK;
+        f->ctx.uc_link = nullptr;
+        makecontext(&f->ctx, body, 0);
+    }
+    swapcontext(me ? &me->ctx : &main_ctx, f ? &f->ctx : &main_ctx);
+#endif
+}
+
+/* The lane stops; its neighbours get their turn, then the scheduler. */
+static void leave(enum state s, unsigned *count)
+{
+    struct fibre *me = now, *next = me->neighbour;
+
+    me->state = s;
+    ++*count;
+    while (next && next->state != NEW && next->state != READY)
+        next = next->neighbour;
+    go(me, next);
+}
+
+/* Never returns, so nobody would clear what a sanitizer notes about its frame. */
+__attribute__((no_sanitize("address"))) static void body(void)
+{
+    kernel(kernel_arg);
+    leave(DONE, &done);
+    abort();
+}
+
+void *emu_shared(void)
+{
+    return shared_memory;
+}
+
+unsigned emu_lane(void)
+{
+    return now->lane;
+}
+
+void __syncthreads(void)
+{
+    leave(AT_BLOCK, &at_block);
+}
+
+void __syncwarp(unsigned mask)
+{
+    if (mask != 0xffffffff)
+        bug("a barrier of a part of a warp");
+    leave(AT_WARP, &at_warp);
+}
+
+/* Two sets of slots: a lane writes the second next value only when all have read this one. */
+const uint64_t *emu_exchange(uint64_t mine)
+{
+    uint64_t *all = now->slots[now->turn++ & 1];
+
+    all[now->lane] = mine;
+    leave(AT_WARP, &at_warp);
+    return all;
+}
+
+/* ---- a block ---- */
+
+/* Until every lane waits for the block or is done. */
+static void run_warp(unsigned first, unsigned n, bool back)
+{
+    at_block = done = 0;
+    do {
+        struct fibre *f = &fibres[back ? first + n - 1 : first];
+
+        at_warp = 0;
+        while (f && f->state != NEW && f->state != READY)
+            f = f->neighbour;
+        if (f)
+            go(nullptr, f);
+        if (at_warp && (at_warp != n || n != 32))
+            bug(done ? "a warp's exchange without lanes that have left" : "a warp apart");
+        for (unsigned i = 0; at_warp && i < n; i++)
+            fibres[first + i].state = READY;
+    } while (at_warp);
+}
+
+static void run_block(unsigned threads, bool back)
+{
+    unsigned warps = (threads + 31) / 32;
+
+    for (unsigned t = 0; t < threads; t++) {
+        bool last = back ? t % 32 == 0 : t % 32 == 31 || t == threads - 1;
+
+        fibres[t].state = NEW;
+        fibres[t].turn = 0;
+        fibres[t].lane = t % 32;
+        fibres[t].slots = slots[t / 32];
+        fibres[t].neighbour = last ? nullptr : back ? &fibres[t - 1] : &fibres[t + 1];
+        fibres[t].index = {t % blockDim.x, t / blockDim.x % blockDim.y,
+                           t / (blockDim.x * blockDim.y)};
+        if (!fibres[t].stack) {
+            void *p =
+                mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+            if (p == MAP_FAILED)
+                bug("no memory for a stack");
+            fibres[t].stack = (char *)p;
+        }
+    }
+    for (;;) {
+        unsigned waiting = 0;
+
+        for (unsigned w = 0; w < warps; w++) {
+            unsigned first = (back ? warps - 1 - w : w) * 32;
+
+            run_warp(first, threads - first < 32 ? threads - first : 32, back);
+        }
+        for (unsigned t = 0; t < threads; t++)
+            waiting += fibres[t].state == AT_BLOCK;
+        if (!waiting)
+            return;
+        if (waiting != threads)
+            bug("a barrier that not all threads reach");
+        for (unsigned t = 0; t < threads; t++)
+            fibres[t].state = READY;
+    }
+}
+
+void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg)
+{
+    static unsigned launches;
+    unsigned threads = block.x * block.y * block.z;
+    bool back = launches++ % 2;
+
+    gridDim = grid;
+    blockDim = block;
+    kernel = fn;
+    kernel_arg = arg;
+    if (!threads || threads > THREADS || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+        grid.z > 65535 || shared > 227 << 10)
+        bug("a launch that no device takes");
+    shared_memory = shared ? aligned_alloc(16, (shared + 15) / 16 * 16) : nullptr;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = {x, y, z};
+                if (shared)
+                    memset(shared_memory, 0xff, shared);
+                run_block(threads, back);
+            }
+    free(shared_memory);
+    shared_memory = nullptr;
+}
+
+/* ---- memory ---- */
+
+/* As rubbish as a device's, where that costs little; more than the machine has is refused. */
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    *p = nullptr;
+    if (bytes / page >= (size_t)sysconf(_SC_PHYS_PAGES))
+        return cudaErrorMemoryAllocation;
+    if (!(*p = aligned_alloc(256, (bytes + 255) / 256 * 256)))
+        return cudaErrorMemoryAllocation;
+    if (bytes <= 1 << 20)
+        memset(*p, 0xff, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    *p = malloc(bytes);
+    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind, cudaStream_t)
+{
+    memcpy(dst, src, n);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t to, const void *src, size_t from, size_t width,
+                              size_t rows, cudaMemcpyKind, cudaStream_t)
+{
+    for (size_t i = 0; i < rows; i++)
+        memcpy((char *)dst + i * to, (const char *)src + i * from, width);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
+{
+    memset(p, v, n);
+    return cudaSuccess;
+}
+
+/* ---- cuBLAS ---- */
+
+static float number(const void *p, cudaDataType_t t, int64_t at)
+{
+    if (t == CUDA_R_32F)
+        return ((const float *)p)[at];
+    uint16_t h = ((const uint16_t *)p)[at];
+    if (t == CUDA_R_16BF)
+        return __uint_as_float((unsigned)h << 16);
+    float f = __uint_as_float((h & 0x7fffu) << 13) * 0x1p112f;
+    if ((h & 0x7fff) >= 0x7c00)
+        f = __uint_as_float(0x7f800000u | (h & 0x7fffu) << 13);
+    return h & 0x8000 ? -f : f;
+}
+
+cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
+                            int k, const void *alpha, const void *a, cudaDataType_t at, int lda,
+                            const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
+                            cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t)
+{
+    float by = *(const float *)alpha, keep = *(const float *)beta;
+
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t i = 0; i < m; i++) {
+            float *to = (float *)c + j * ldc + i, sum = 0;
+
+            for (int64_t l = 0; l < k; l++)
+                sum += number(a, at, i * lda + l) * number(b, bt, j * ldb + l);
+            *to = keep == 0 ? by * sum : by * sum + keep * *to;
+        }
+    return CUBLAS_STATUS_SUCCESS;
+}

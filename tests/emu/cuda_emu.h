@@ -1,0 +1,291 @@
+/*
+ * cuda_emu.h: enough of CUDA for the host compiler, so that the device code of kernels/cuda runs in
+ * the tests of a machine without a GPU: grid, blocks, shared memory, barriers, warp shuffles and
+ * votes (each thread of a block is a fibre, one block runs at a time), the part of the runtime that
+ * the backend calls, over plain memory, and a cuBLAS of loops.
+ *
+ * Stricter than a device: a barrier that not all threads of the block (the warp) reach, and a
+ * shuffle in a warp that some threads have left, end the program. Warps and lanes run forward in
+ * one launch and backward in the next, so that a missing barrier shows; shared memory begins as
+ * NaN.
+ */
+#ifndef CUDA_EMU_H
+#define CUDA_EMU_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static /* one block at a time */
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+};
+struct emu_index {
+    unsigned x, y, z;
+};
+extern emu_index threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+struct uint4 {
+    unsigned x, y, z, w;
+} __attribute__((aligned(16)));
+struct float4 {
+    float x, y, z, w;
+} __attribute__((aligned(16)));
+
+/* ---- running ---- */
+
+void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg);
+void *emu_shared(void);
+void __syncthreads(void);
+void __syncwarp(unsigned mask = 0xffffffff);
+/* All lanes' values of this exchange; valid until the lane's next one. */
+const uint64_t *emu_exchange(uint64_t mine);
+unsigned emu_lane(void);
+
+template <class F> static inline void emu_call(void *f)
+{
+    (*(F *)f)();
+}
+
+template <class F> static inline void emu_launch(dim3 grid, dim3 block, size_t shared, F f)
+{
+    emu_run(grid, block, shared, emu_call<F>, &f);
+}
+
+template <class T> static inline T emu_from(const uint64_t *all, unsigned lane)
+{
+    T v;
+
+    memcpy(&v, &all[lane & 31], sizeof(v));
+    return v;
+}
+
+template <class T> static inline const uint64_t *emu_give(T v)
+{
+    uint64_t word = 0;
+
+    static_assert(sizeof(v) <= sizeof(word), "a shuffle moves 8 bytes at most");
+    memcpy(&word, &v, sizeof(v));
+    return emu_exchange(word);
+}
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask)
+{
+    return emu_from<T>(emu_give(v), emu_lane() ^ (unsigned)mask);
+}
+
+template <class T> static inline T __shfl_sync(unsigned, T v, int lane)
+{
+    return emu_from<T>(emu_give(v), (unsigned)lane);
+}
+
+template <class T> static inline T __shfl_up_sync(unsigned, T v, unsigned by)
+{
+    const uint64_t *all = emu_give(v);
+
+    return emu_lane() < by ? v : emu_from<T>(all, emu_lane() - by);
+}
+
+static inline unsigned __ballot_sync(unsigned, int v)
+{
+    const uint64_t *all = emu_give(v);
+    unsigned set = 0;
+
+    for (unsigned i = 0; i < 32; i++)
+        set |= (unsigned)(emu_from<int>(all, i) != 0) << i;
+    return set;
+}
+
+template <class T> static inline T atomicAdd(T *p, T v)
+{
+    T was = *p;
+
+    *p += v;
+    return was;
+}
+
+static inline int __popc(unsigned v)
+{
+    return __builtin_popcount(v);
+}
+
+static inline int __ffs(int v)
+{
+    return __builtin_ffs(v);
+}
+
+static inline float __uint_as_float(unsigned u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline unsigned __float_as_uint(float f)
+{
+    unsigned u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+/* This is compiled without contraction. */
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+
+/* ---- the runtime ---- */
+
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100
+};
+enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice
+};
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+typedef struct emu_stream *cudaStream_t;
+typedef struct emu_event *cudaEvent_t;
+
+cudaError_t cudaMalloc(void **p, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocHost(void **p, size_t bytes);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t to, const void *src, size_t from, size_t width,
+                              size_t rows, cudaMemcpyKind k, cudaStream_t s);
+cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s);
+
+static inline cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+static inline const char *cudaGetErrorString(cudaError_t rc)
+{
+    return rc == cudaErrorMemoryAllocation ? "out of memory" : "no error";
+}
+
+static inline cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = 1;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaSetDevice(int)
+{
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr, int)
+{
+    *v = 4; /* few, so that small tests split their work and do not */
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    *s = NULL;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    *e = NULL;
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int)
+{
+    return cudaSuccess;
+}
+
+/* ---- cuBLAS ---- */
+
+enum cublasStatus_t { CUBLAS_STATUS_SUCCESS };
+enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
+enum cublasMath_t { CUBLAS_PEDANTIC_MATH = 2 };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC };
+enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1 };
+typedef struct emu_blas *cublasHandle_t;
+
+static inline cublasStatus_t cublasCreate(cublasHandle_t *h)
+{
+    *h = NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasDestroy(cublasHandle_t)
+{
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t)
+{
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* As the backend calls it: a transposed, b not, c in f32. */
+cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
+                            int k, const void *alpha, const void *a, cudaDataType_t at, int lda,
+                            const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
+                            cudaDataType_t ct, int ldc, cublasComputeType_t, cublasGemmAlgo_t);
+
+#endif
