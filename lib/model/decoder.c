@@ -216,8 +216,8 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
     /* Config keys about tying can't be trusted: a head that is there is the head. */
     snprintf(head, sizeof(head), "%slm_head.weight", prefix);
     bool tied = !mt_weights_has(w, head);
-    d->embed = (tied ? mt_bind_matrix : mt_bind_table)(&b, cfg->vocab, cfg->hidden,
-                                                       "%smodel.embed_tokens.weight", prefix);
+    d->embed = (tied ? mt_bind_tied : mt_bind_table)(&b, cfg->vocab, cfg->hidden,
+                                                     "%smodel.embed_tokens.weight", prefix);
     for (int i = 0; i < cfg->layers && b.rc == 0; i++)
         bind_layer(d, &b, prefix, i);
     d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
