@@ -65,12 +65,13 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
-    if (c->packs && b->type > MT_INT8 &&
+    if (c->packs && b->type > MT_INT8 && !b->looked_up &&
         (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
         free(m->vec);
         free(m);
         return -ENOMEM;
     }
+    be->mats_held += pack_bytes(&m->pack);
     *out = m;
     return 0;
 }
@@ -79,10 +80,16 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
     if (!m)
         return;
+    be->mats_held -= pack_bytes(&m->pack);
     mt_pack_free(&m->pack, cpu_of(be));
     free(m->vec);
     free(m->own);
     free(m);
+}
+
+static bool mat_borrows(const struct mt_mat *m)
+{
+    return pack_bytes(&m->pack) == 0;
 }
 
 /* Room for sampling from rows of this width on every thread. */
@@ -380,6 +387,7 @@ void mt_cpu_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
     o->mat_free = mat_free;
+    o->mat_borrows = mat_borrows;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
     o->rows_bytes = rows_bytes;

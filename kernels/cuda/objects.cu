@@ -50,9 +50,9 @@ static bool upload(struct mt_cuda *c, char *dst, const char *src, size_t bytes)
 
 static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
-    (void)be;
     if (!m)
         return;
+    be->mats_held -= m->held;
     cudaFree((void *)m->d.data);
     cudaFree(m->vec);
     free(m);
@@ -87,8 +87,16 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
     }
     if (vec)
         MT_LAUNCH(c, decode_row, mt_blocks(b->cols, 256), 256, 0, m->vec, m->d);
+    m->held = bytes;
+    be->mats_held += bytes;
     *out = m;
     return 0;
+}
+
+static bool mat_borrows(const struct mt_mat *m)
+{
+    (void)m;
+    return false;
 }
 
 /* ---- activations ---- */
@@ -428,6 +436,7 @@ void mt_cuda_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
     o->mat_free = mat_free;
+    o->mat_borrows = mat_borrows;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
     o->rows_bytes = rows_bytes;

@@ -108,7 +108,7 @@ static void bind_weights(struct mt_apm *a, struct mt_binder *b)
     a->conv1_b = mt_bind_vector(b, d, "apm.conv1.bias");
     a->conv2_w = mt_bind_conv(b, d, d, 3, "apm.conv2.weight");
     a->conv2_b = mt_bind_vector(b, d, "apm.conv2.bias");
-    a->table = mt_bind_matrix(b, c->positions, d, "apm.embed_positions.weight");
+    a->table = mt_bind_table(b, c->positions, d, "apm.embed_positions.weight");
     a->norm_w = mt_bind_vector(b, d, "apm.layer_norm.weight");
     a->norm_b = mt_bind_vector(b, d, "apm.layer_norm.bias");
     a->lin1_w = mt_bind_matrix(b, h, d, "audio_projection_layer.linear1.weight");

@@ -276,6 +276,8 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         return mt_err_set(e, -EINVAL, "a step of %d rows of which %d may want logits", o->step_rows,
                           o->want_rows);
     }
+    int64_t held = be->mats_held;
+    be->plan = o->plan;
     m->be = be;
     m->opts = *o;
     m->info.step_rows = o->step_rows;
@@ -291,7 +293,8 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         mt_model_close(&m);
         return rc;
     }
-    m->info.weight_bytes += mt_weights_bytes(m->weights); /* the family's own are there already */
+    /* The family's own are there already. */
+    m->info.weight_bytes += mt_weights_bytes(m->weights) + be->mats_held - held;
     *out = m;
     return 0;
 }

@@ -43,7 +43,12 @@ bool mt_weights_has(const struct mt_weights *w, const char *name);
  */
 int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],
                     struct mt_bytes *out);
-/* Bytes of tensor data handed out so far. */
+/*
+ * The data of tensor `name` is wanted no more: somebody has a copy. It may be asked for again, and
+ * is read or made again then.
+ */
+void mt_weights_drop(struct mt_weights *w, const char *name);
+/* Bytes of tensor data handed out so far and not dropped. */
 int64_t mt_weights_bytes(const struct mt_weights *w);
 /* Tells sets of weights apart: a hash of the tensors handed out so far and a piece of each. */
 uint64_t mt_weights_digest(const struct mt_weights *w);
@@ -138,7 +143,8 @@ struct mt_model_info {
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
     int32_t audio_id; /* the placeholder whose embeddings are audio rows */
-    int64_t weight_bytes;
+    int64_t
+        weight_bytes; /* as they lie in memory: the backend's own forms, and what is read in place */
     int step_rows, want_rows; /* as opened */
     bool deaf;                /* no audio tower: there is only teacher forcing of text */
     char remark[200];         /* what whoever opened it ought to know; "": nothing */

@@ -27,9 +27,9 @@ static int bind_model(struct moshi *o, struct mt_model *m, struct mt_err *e)
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
     int rows = m->opts.step_rows, want = m->opts.want_rows;
 
-    o->text_emb = mt_bind_matrix(&b, c->text_card + 1, c->main.dim, "text_emb.weight");
+    o->text_emb = mt_bind_table(&b, c->text_card + 1, c->main.dim, "text_emb.weight");
     for (int k = 0; k < c->n_q; k++)
-        o->emb[k] = mt_bind_matrix(&b, c->card + 1, c->main.dim, "emb.%d.weight", k);
+        o->emb[k] = mt_bind_table(&b, c->card + 1, c->main.dim, "emb.%d.weight", k);
     moshi_stack_bind(&o->main, &c->main, &b, "transformer", rows);
     moshi_norm_bind(&c->main, &b, &o->out_norm_w, &o->out_norm_b, "out_norm");
     o->text_head = mt_bind_matrix(&b, c->text_out, c->main.dim, "text_linear.weight");
