@@ -121,7 +121,24 @@ refused() {
   cmp <(jq -c . want) <(jq -c 'select(.kv != "window=48,sinks=4")' out)
   quality --windows 32,64 --sinks 4 --tokens 149 --passages 2 --state s
   [ "$(wc -l <s)" = 14 ]
+  # What another tier computes is another thing: half of a difference must not come from each.
+  MT_CPU=base quality --windows 32 --sinks 4 --tokens 149 --passages 2 --state s
+  [ "$(wc -l <s)" = 18 ]
   failed "No such file" -- --text "$BOOK" --state /nonexistent/s --tokens 40 --windows 8
+}
+
+@test "quality: goes on after kill -9, and says what an uninterrupted run says" {
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state whole
+  mv out want
+  mt-probe quality --text "$BOOK" --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s >out 2>/dev/null 3>&- &
+  SERVERS+=($!)
+  within 60 test -s s
+  kill -9 "${SERVERS[0]}"
+  wait "${SERVERS[0]}" || true
+  SERVERS=()
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s
+  cmp want out
+  cmp <(grep '"}$' whole | sort) <(grep '"}$' s | sort)
 }
 
 @test "quality: threads, blocks and company do not show" {
