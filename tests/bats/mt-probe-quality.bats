@@ -264,7 +264,7 @@ refused() {
   quality --needle --windows 64,128 --sinks 4 --distances 60,200 --passages 6
   jq -se '.[1:] | length == 6 and map([.kv, .distance, .inside]) == [["unbounded", 60, true], ["unbounded", 200, true],
     ["window=64,sinks=4", 60, false], ["window=64,sinks=4", 200, false], ["window=128,sinks=4", 60, true], ["window=128,sinks=4", 200, false]]
-    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .low <= .known and .known <= .high)' out
+    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .recalled >= 0 and .recalled_control >= 0 and .low <= .known and .known <= .high)' out
   # A window within which all lies is the unbounded cache; far outside it nothing is known.
   quality --needle --windows 16,400 --sinks 0 --distances 60,200 --passages 6
   jq -se '.[1].known == .[5].known and .[2].known == .[6].known and (.[4].known | fabs < 0.05)' out
