@@ -38,6 +38,11 @@ struct attend_key {
     float k_scale, v_scale;
 };
 
+/* Where a query's piece is kept unmerged: maximum and sum; outputs. */
+struct attend_part {
+    float *stat, *out;
+};
+
 static inline size_t attend_shared(int hd)
 {
     return (size_t)(ATTEND_QUERIES * hd + ATTEND_KEYS * (hd + 1) + ATTEND_QUERIES * ATTEND_KEYS) *
@@ -133,14 +138,13 @@ MT_DEV void attend_load(float *tile, const S &s, const struct attend_key *key, b
 }
 
 /*
- * Pieces z0..z1-1. Each: into parts + z * part_step (queries * (hd + 2) floats: max, sum, outputs),
- * or, where parts is NULL, all of them put together to the queries' outputs.
+ * Pieces z0..z1-1; apart: each to its part(i, z), else all of them put together to the queries'
+ * outputs.
  *
- * S has nq, hd, type, size, aligned, and piece(z), query(i, sink), out(i), key(piece, r),
- * sees(i, piece, r).
+ * S has nq, hd, type, size, aligned, and piece(z), query(i, sink), out(i), part(i, z),
+ * key(piece, r), sees(i, piece, r).
  */
-template <int E, class S>
-MT_DEV void attend(const S &s, int z0, int z1, float *parts, int64_t part_step)
+template <int E, class S> MT_DEV void attend(const S &s, int z0, int z1, bool apart)
 {
     MT_SHARED_BYTES(bytes);
     __shared__ struct attend_key key[ATTEND_KEYS];
@@ -233,22 +237,22 @@ MT_DEV void attend(const S &s, int z0, int z1, float *parts, int64_t part_step)
 
             if (i >= s.nq)
                 continue;
-            if (!parts) {
+            if (!apart) {
                 attend_merge(&all[j], sum[j]);
                 continue;
             }
-            float *to = parts + z * part_step + (int64_t)i * (hd + 2);
+            const struct attend_part to = s.part(i, z);
             if (lane == 0) {
-                to[0] = sum[j].max;
-                to[1] = sum[j].sum;
+                to.stat[0] = sum[j].max;
+                to.stat[1] = sum[j].sum;
             }
 #pragma unroll
             for (int e = 0; e < E; e++)
                 if (lane + 32 * e < hd)
-                    to[2 + lane + 32 * e] = sum[j].out[e];
+                    to.out[lane + 32 * e] = sum[j].out[e];
         }
     }
-    if (parts)
+    if (apart)
         return;
 #pragma unroll
     for (int j = 0; j < ATTEND_EACH; j++) {

@@ -40,6 +40,9 @@ extern dim3 blockDim, gridDim;
 struct uint4 {
     unsigned x, y, z, w;
 } __attribute__((aligned(16)));
+struct float2 {
+    float x, y;
+} __attribute__((aligned(8)));
 struct float4 {
     float x, y, z, w;
 } __attribute__((aligned(16)));
@@ -107,6 +110,17 @@ static inline unsigned __ballot_sync(unsigned, int v)
         set |= (unsigned)(emu_from<int>(all, i) != 0) << i;
     return set;
 }
+
+/* ---- tensor cores and copies that nobody waits for: kernels/cuda/tensor.h says what they are ---- */
+
+/* What is copied reads as NaN until the lane has waited for its group. */
+void emu_copy16(void *dst, const void *src, bool there);
+void emu_copy_group(void);
+void emu_copy_wait(unsigned left);
+void emu_matrices(unsigned *r, const void *row, bool turned);
+void emu_product(float *c, const unsigned *a, unsigned b0, unsigned b1, bool bf16);
+
+/* ---- the rest of what device code calls ---- */
 
 template <class T> static inline T atomicAdd(T *p, T v)
 {

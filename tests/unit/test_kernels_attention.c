@@ -344,6 +344,13 @@ static void test_attention(void **state)
         one_world(group * kv_heads, kv_heads, hd, blocks[rnd_int(0, MT_COUNT(blocks) - 1)],
                   (enum mt_dtype)(i % 4), rnd_int(1, 130));
     }
+    for (int i = 0; i < 8; i++) { /* heads of whole 16 byte words, and many queries a key */
+        static const int words[] = {1, 3, 5, 8, 10, 12, 15, 16};
+        int kv_heads = rnd_int(1, 3), group = rnd_int(i % 4 ? 1 : 8, 12);
+
+        one_world((int64_t)group * kv_heads, kv_heads, 8L * words[i], blocks[rnd_int(2, 6)],
+                  i / 2 % 2 ? MT_BF16 : MT_F16, rnd_int(60, 160));
+    }
     one_world(3, 1, 300, 16, MT_BF16, 20); /* wider than the fast tiers hold */
     one_world(40, 1, 16, 16, MT_F16, 50);  /* more heads a key than they take at once */
 }
