@@ -98,7 +98,7 @@ MT_DEV void attend_words(float *dst, int type, const uint4 v, float scale)
             dst[2 * i + 1] = dev_from_f16((uint16_t)(u[i] >> 16));
         } else {
             for (int k = 0; k < 4; k++)
-                dst[4 * i + k] = __fmul_rn((float)(signed char)(u[i] >> 8 * k), scale);
+                dst[4 * i + k] = __fmul_rn(dev_from_byte(type, u[i] >> 8 * k & 0xff), scale);
         }
     }
 }
@@ -130,9 +130,9 @@ MT_DEV void attend_load(float *tile, const S &s, const struct attend_key *key, b
         float f = 0;
 
         if (from)
-            f = s.type == MT_INT8 ? __fmul_rn((float)((const signed char *)from)[d],
-                                              v ? key[k].v_scale : key[k].k_scale)
-                                  : dev_weight_at(s.type, (const unsigned char *)from, d);
+            f = dev_scaled(s.type) ? __fmul_rn(dev_from_byte(s.type, (unsigned char)from[d]),
+                                               v ? key[k].v_scale : key[k].k_scale)
+                                   : dev_weight_at(s.type, (const unsigned char *)from, d);
         tile[k * stride + d] = f;
     }
 }

@@ -1,8 +1,9 @@
 /*
- * attend_mma.cu: attention over a bf16 or f16 cache on tensor cores. A warp has 16 queries (rows of
- * a run times the heads that share a KV head) and takes 16 keys at a time: scores, a step of the
- * online softmax, outputs. Queries and weights are two 16-bit numbers each, so that what rounds is
- * about f32's sums; keys and values are what the cache holds.
+ * attend_mma.cu: attention on tensor cores, over a cache of bf16, f16, int8 or fp8. A warp has 16
+ * queries (rows of a run times the heads that share a KV head) and takes 16 keys at a time: scores,
+ * a step of the online softmax, outputs. Queries and weights are two 16-bit numbers each, so that
+ * what rounds is about f32's sums; keys and values are what the cache holds, bytes as bf16, their
+ * scales in the scores and the weights.
  *
  * A piece's softmax is one warp's, its keys ascending from a multiple of 16 in the session, and a
  * key that a query does not see adds exact zeros. So a query's bits depend neither on the cut of
@@ -14,24 +15,53 @@
 
 enum {
     CHUNK = 16, /* keys of a step */
-    STAGES = 3, /* pieces of keys on their way or in use */
+    STAGES = 3, /* chunks on their way or in use */
     KEYS = 32,  /* keys of a stage of the wide kernel */
 };
 
-/* Elements from one key to the next in shared memory: 8 rows of 16 bytes meet all 32 banks. */
-static constexpr __host__ __device__ int key_stride(int e)
+static constexpr __host__ __device__ bool of_bytes(int type)
 {
-    return e + 8;
+    return type == MT_INT8 || type == MT_FP8;
 }
 
-static size_t narrow_shared(int e)
+/*
+ * Bytes from one key to the next in shared memory. 16-bit: 16 more, so that 8 rows of 16 bytes meet
+ * all 32 banks; bytes stand in another order instead: word_of().
+ */
+static constexpr __host__ __device__ int key_stride(int e, int type)
 {
-    return (size_t)(STAGES * 2 * CHUNK * key_stride(e)) * 2;
+    return of_bytes(type) ? e : 2 * e + 16;
 }
 
-static size_t wide_shared(int e)
+/* A stage of n keys: keys, values; then, of bytes, the scales of both. */
+static constexpr __host__ __device__ int stage_bytes(int e, int type, int n)
 {
-    return (size_t)(STAGES * 2 * KEYS * key_stride(e)) * 2 + (size_t)(WIDE * e) * sizeof(float);
+    return 2 * n * (key_stride(e, type) + (of_bytes(type) ? 4 : 0));
+}
+
+template <int E, int TYPE> struct stage {
+    char *k, *v;
+    float *k_scale, *v_scale;
+};
+
+template <int E, int TYPE> MT_DEV struct stage<E, TYPE> stage_at(char *all, int i, int n) {
+    char *k = all + i * stage_bytes(E, TYPE, n), *v = k + n * key_stride(E, TYPE);
+    float *scale = (float *)(v + n * key_stride(E, TYPE));
+
+    return {k, v, scale, scale + n};
+}
+
+/*
+ * Where word w (16 bytes) of row r stands, of bytes: lanes read words t of two rows of keys and words
+ * g of every fourth row of values; other banks for each of the 8 that read together (two at a time
+ * for values of 64).
+ */
+template <int E>
+MT_DEV int word_of(int r, int w, bool v)
+{
+    if (!v)
+        return E == 128 ? w ^ (r & 1) << 2 : w;
+    return E == 128 ? w ^ (r >> 2 & 3) << 1 : w ^ (r >> 2 & 3);
 }
 
 /* ---- a warp's queries and its softmax ---- */
@@ -46,8 +76,30 @@ template <int E> struct softmax {
     float max[2], sum[2], out[E / 8][4];
 };
 
+/*
+ * The order of things is free where both sides of a product have the same. Of bytes a lane takes
+ * what lies together: its operands of step k, side s (of the 16 elements, rows 2t.. or 2t + 8..) are
+ * elements from here on,
+ */
+template <int TYPE> MT_DEV int element_of(int k, int s, int t)
+{
+    return of_bytes(TYPE) ? 16 * (t + k / 4 * 4) + 4 * (k % 4) + 2 * s : 16 * k + 8 * s + 2 * t;
+}
+
+/* column 2t + c of tile n of the outputs is this element, */
+template <int E, int TYPE> MT_DEV int output_of(int n, int c, int t)
+{
+    return of_bytes(TYPE) ? (2 * t + c) * (E / 8) + n : 8 * n + 2 * t + c;
+}
+
+/* and column 2t + c of tile n of the scores is this key. */
+template <int TYPE> MT_DEV int key_of(int n, int c, int t)
+{
+    return of_bytes(TYPE) ? 4 * t + 2 * n + c : 8 * n + 2 * t + c;
+}
+
 /* Queries i0.. of the tile; those that it does not have are zeros. */
-template <int E, bool BF16>
+template <int E, int TYPE>
 MT_DEV void load_queries(struct queries<E> *q, const struct paged &s, int i0, bool sink)
 {
     int g = (int)dev_lane() / 4, t = (int)dev_lane() % 4;
@@ -71,11 +123,11 @@ MT_DEV void load_queries(struct queries<E> *q, const struct paged &s, int i0, bo
         for (int k = 0; k < E / 16; k++)
 #pragma unroll
             for (int side = 0; side < 2; side++) {
-                int d = 16 * k + 8 * side + 2 * t;
+                int d = element_of<TYPE>(k, side, t);
                 bool have = x && d < s.hd;
 
-                dev_split<BF16>(&q->big[k][h + 2 * side], &q->rest[k][h + 2 * side],
-                                have ? x[d] * by : 0, have ? x[d + 1] * by : 0);
+                dev_split<TYPE != MT_F16>(&q->big[k][h + 2 * side], &q->rest[k][h + 2 * side],
+                                          have ? x[d] * by : 0, have ? x[d + 1] * by : 0);
             }
     }
 }
@@ -94,29 +146,117 @@ template <int E> MT_DEV void clear(struct softmax<E> *m)
             m->out[n][c] = 0;
 }
 
-/*
- * 16 keys and values in shared memory, the first of them number `at` of the piece; row h of the lane
- * sees numbers first[h]..end[h] - 1. Sums are the lane's own until the piece ends.
- */
-template <int E, bool BF16>
-MT_DEV void step(struct softmax<E> *m, const struct queries<E> &q, const uint16_t *keys,
-                 const uint16_t *values, int at, const int *first, const int *end)
+/* Scores of 16 keys, whole ones and of the queries' rest. */
+template <int E, int TYPE>
+MT_DEV void score_keys(float (*score)[4], float (*rest)[4], const struct queries<E> &q,
+                       const char *keys)
 {
-    const int stride = key_stride(E);
-    int lane = (int)dev_lane(), t = lane % 4;
-    float score[2][4] = {}, rest[2][4] = {}, by[2];
-    unsigned b[4], big[4], small[4];
+    const int stride = key_stride(E, TYPE);
+    int lane = (int)dev_lane(), g = lane / 4, t = lane % 4;
+    unsigned b[4];
 
-    keys += (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
+    if (of_bytes(TYPE)) {
+#pragma unroll
+        for (int w = 0; w < E / 64; w++) {
+            uint4 row[2];
+
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                int r = 4 * (g / 2) + 2 * n + g % 2; /* column g of tile n, as key_of() has it */
+
+                row[n] = *(const uint4 *)(keys + r * stride + 16 * word_of<E>(r, t + 4 * w, false));
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    unsigned u = (&row[n].x)[k], low = dev_bytes<TYPE>(u, 0, u, 1);
+                    unsigned high = dev_bytes<TYPE>(u, 2, u, 3);
+
+                    dev_product<true>(score[n], q.big[4 * w + k], low, high);
+                    dev_product<true>(rest[n], q.rest[4 * w + k], low, high);
+                }
+        }
+        return;
+    }
+    keys += (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 16;
 #pragma unroll
     for (int k = 0; k < E / 16; k++) {
-        dev_matrices<false>(b, keys + 16 * k);
+        dev_matrices<false>(b, keys + 32 * k);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            dev_product<BF16>(score[n], q.big[k], b[2 * n], b[2 * n + 1]);
-            dev_product<BF16>(rest[n], q.rest[k], b[2 * n], b[2 * n + 1]);
+            dev_product<TYPE != MT_F16>(score[n], q.big[k], b[2 * n], b[2 * n + 1]);
+            dev_product<TYPE != MT_F16>(rest[n], q.rest[k], b[2 * n], b[2 * n + 1]);
         }
     }
+}
+
+/* Weights times values, both parts of the weights. */
+template <int E, int TYPE>
+MT_DEV void add_values(struct softmax<E> *m, const unsigned *big, const unsigned *small,
+                       const char *values)
+{
+    const int stride = key_stride(E, TYPE);
+    int lane = (int)dev_lane(), g = lane / 4, t = lane % 4;
+    unsigned b[4];
+
+    if (of_bytes(TYPE)) {
+        unsigned row[4][E / 32];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = 4 * t + i;
+
+            if (E == 128) {
+                const uint4 v = *(const uint4 *)(values + r * stride + 16 * word_of<E>(r, g, true));
+
+                row[i][0] = v.x;
+                row[i][1] = v.y;
+                row[i][2] = v.z;
+                row[i][3] = v.w;
+            } else {
+                const uint2 v = *(const uint2 *)(values + r * stride +
+                                                 16 * word_of<E>(r, g / 2, true) + 8 * (g % 2));
+
+                row[i][0] = v.x;
+                row[i][1] = v.y;
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < E / 8; n++) {
+            unsigned low = dev_bytes<TYPE>(row[0][n / 4], n % 4, row[1][n / 4], n % 4);
+            unsigned high = dev_bytes<TYPE>(row[2][n / 4], n % 4, row[3][n / 4], n % 4);
+
+            dev_product<true>(m->out[n], big, low, high);
+            dev_product<true>(m->out[n], small, low, high);
+        }
+        return;
+    }
+    values += lane % 16 * stride + lane / 16 * 16;
+#pragma unroll
+    for (int k = 0; k < E / 16; k++) {
+        dev_matrices<true>(b, values + 32 * k);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            dev_product<TYPE != MT_F16>(m->out[2 * k + n], big, b[2 * n], b[2 * n + 1]);
+            dev_product<TYPE != MT_F16>(m->out[2 * k + n], small, b[2 * n], b[2 * n + 1]);
+        }
+    }
+}
+
+/*
+ * Keys row..row + 15 of a stage, the first of them number `at` of the piece; row h of the lane sees
+ * numbers first[h]..end[h] - 1. Sums are the lane's own until the piece ends.
+ */
+template <int E, int TYPE>
+MT_DEV void step(struct softmax<E> *m, const struct queries<E> &q, const struct stage<E, TYPE> &s,
+                 int row, int at, const int *first, const int *end)
+{
+    int t = (int)dev_lane() % 4;
+    float score[2][4] = {}, rest[2][4] = {}, by[2];
+    unsigned big[4], small[4];
+
+    score_keys<E, TYPE>(score, rest, q, s.k + row * key_stride(E, TYPE));
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float max = -INFINITY;
@@ -124,13 +264,15 @@ MT_DEV void step(struct softmax<E> *m, const struct queries<E> &q, const uint16_
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int c = 2 * h; c < 2 * h + 2; c++) {
-                int key = at + 8 * n + 2 * t + c % 2;
+            for (int c = 0; c < 2; c++) {
+                int key = key_of<TYPE>(n, c, t);
+                float *v = &score[n][2 * h + c];
 
-                score[n][c] = key >= first[h] && key < end[h]
-                                  ? (score[n][c] + rest[n][c]) * q.scale[h]
-                                  : -INFINITY;
-                max = fmaxf(max, score[n][c]);
+                *v = (*v + rest[n][2 * h + c]) * q.scale[h];
+                if (of_bytes(TYPE))
+                    *v *= s.k_scale[row + key];
+                *v = at + key >= first[h] && at + key < end[h] ? *v : -INFINITY;
+                max = fmaxf(max, *v);
             }
         max = fmaxf(max, __shfl_xor_sync(MT_FULL, max, 1));
         max = fmaxf(max, __shfl_xor_sync(MT_FULL, max, 2));
@@ -140,9 +282,13 @@ MT_DEV void step(struct softmax<E> *m, const struct queries<E> &q, const uint16_
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int c = 2 * h; c < 2 * h + 2; c++) {
-                score[n][c] = expf(score[n][c] - base);
-                sum += score[n][c];
+            for (int c = 0; c < 2; c++) {
+                float *v = &score[n][2 * h + c];
+
+                *v = expf(*v - base);
+                sum += *v;
+                if (of_bytes(TYPE))
+                    *v *= s.v_scale[row + key_of<TYPE>(n, c, t)];
             }
         m->max[h] = max;
         m->sum[h] = dev_fma(m->sum[h], by[h], sum);
@@ -155,17 +301,9 @@ MT_DEV void step(struct softmax<E> *m, const struct queries<E> &q, const uint16_
                 m->out[n][c] *= by[c / 2];
 #pragma unroll
     for (int w = 0; w < 4; w++) /* C's layout is A's, columns 8.. of it behind the others */
-        dev_split<BF16>(&big[w], &small[w], score[w / 2][w % 2 * 2], score[w / 2][w % 2 * 2 + 1]);
-    values += lane % 16 * stride + lane / 16 * 8;
-#pragma unroll
-    for (int k = 0; k < E / 16; k++) {
-        dev_matrices<true>(b, values + 16 * k);
-#pragma unroll
-        for (int n = 0; n < 2; n++) {
-            dev_product<BF16>(m->out[2 * k + n], big, b[2 * n], b[2 * n + 1]);
-            dev_product<BF16>(m->out[2 * k + n], small, b[2 * n], b[2 * n + 1]);
-        }
-    }
+        dev_split<TYPE != MT_F16>(&big[w], &small[w], score[w / 2][w % 2 * 2],
+                                  score[w / 2][w % 2 * 2 + 1]);
+    add_values<E, TYPE>(m, big, small, s.v + row * key_stride(E, TYPE));
 }
 
 /* The piece has ended: the four lanes of a row add up. */
@@ -194,62 +332,83 @@ MT_DEV void bounds(const struct paged &s, const struct attend_piece &p, int64_t 
     }
 }
 
+/* Row h of the lane. */
+template <int E, int TYPE>
+MT_DEV void write_row(float *to, const struct softmax<E> &m, int h, int hd)
+{
+#pragma unroll
+    for (int n = 0; n < E / 8; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int d = output_of<E, TYPE>(n, c, (int)dev_lane() % 4);
+
+            if (d < hd)
+                to[d] = m.out[n][2 * h + c];
+        }
+}
+
 /* ---- keys to shared memory ---- */
 
 /*
- * Keys r0 + row of a piece to rows row..row + N - 1 of keys and values, by one warp; zeros where the
- * piece has none. A lane finds the address of one key.
+ * Keys r0 + row of a piece to rows row..row + N - 1 of a stage, by one warp; zeros where the piece
+ * has none. A lane finds the address of one key.
  */
-template <int E, int N>
-MT_DEV void fetch(uint16_t *keys, uint16_t *values, const struct paged &s,
+template <int E, int TYPE, int N>
+MT_DEV void fetch(const struct stage<E, TYPE> &to, const struct paged &s,
                   const struct attend_piece &p, int64_t r0, int row)
 {
-    const int words = E / 8;
+    const int size = of_bytes(TYPE) ? 1 : 2, words = E * size / 16;
     int lane = (int)dev_lane();
     int64_t r = r0 + row + lane % N;
     unsigned long long at = 0;
 
-    static_assert(N * words % 32 == 0, "whole warps of copies");
+    static_assert(N * words % 32 == 0 && 2 * N <= 32, "whole warps of copies");
     if (r >= p.lo && r < p.hi) {
         int slot;
         const char *block = kv_block(s.c.kv, s.run, p.sink ? r : s.run.sinks + r, &slot);
 
         at = (unsigned long long)(block + kv_at(s.c.kv, s.run, 0, s.head, slot));
+        if (of_bytes(TYPE) && lane < 2 * N)
+            dev_copy4((lane < N ? to.k_scale : to.v_scale) + row + lane % N,
+                      block + kv_scale_at(s.c.kv, s.run, lane / N, s.head, slot), true);
+    } else if (of_bytes(TYPE) && lane < 2 * N) {
+        dev_copy4((lane < N ? to.k_scale : to.v_scale) + row + lane % N, s.run.data, false);
     }
 #pragma unroll
     for (int i = 0; i < N * words / 32; i++) {
-        int k = (32 * i + lane) / words, w = (32 * i + lane) % words;
-        const char *from = (const char *)__shfl_sync(MT_FULL, at, k);
-        int to = (row + k) * key_stride(E) + 8 * w;
+        int k = row + (32 * i + lane) / words, w = (32 * i + lane) % words;
+        const char *from = (const char *)__shfl_sync(MT_FULL, at, k - row);
         bool there = from;
 
-        if (8 * w >= s.hd)
+        if (16 * w >= s.hd * size)
             continue;
         from = (there ? from : s.run.data) + 16 * w;
-        dev_copy16(keys + to, from, there);
-        dev_copy16(values + to, from + (there ? s.run.half_bytes : 0), there);
+        dev_copy16(to.k + k * key_stride(E, TYPE) +
+                       16 * (of_bytes(TYPE) ? word_of<E>(k, w, false) : w),
+                   from, there);
+        dev_copy16(to.v + k * key_stride(E, TYPE) +
+                       16 * (of_bytes(TYPE) ? word_of<E>(k, w, true) : w),
+                   from + (there ? s.run.half_bytes : 0), there);
     }
 }
 
-/* Columns hd..E - 1 of n rows, which no copy fills, must not be what is no number. */
-template <int E> MT_DEV void clear_rest(uint16_t *rows, int n, int hd)
+/* What no copy fills, elements hd.. of each row, must not be what is no number. */
+template <int E, int TYPE> MT_DEV void clear_stages(char *all, int n, int hd)
 {
-    int rest = (E - hd) / 8;
-
-    for (int i = (int)threadIdx.x; i < n * rest; i += (int)blockDim.x)
-        *(uint4 *)(rows + i / rest * key_stride(E) + hd + i % rest * 8) = {0, 0, 0, 0};
+    if (hd < E)
+        for (int i = (int)threadIdx.x; i < STAGES * stage_bytes(E, TYPE, n) / 16;
+             i += (int)blockDim.x)
+            ((uint4 *)all)[i] = {0, 0, 0, 0};
+    __syncthreads();
 }
 
 /* ---- a warp a piece ---- */
 
-/* Grid: tiles, KV heads, pieces. Shared: narrow_shared(). */
-template <int E, bool BF16>
-static __global__ void __launch_bounds__(32) attend_narrow(struct call c)
+/* Grid: tiles, KV heads, pieces. Shared: STAGES of CHUNK keys. */
+template <int E, int TYPE> static __global__ void __launch_bounds__(32) attend_narrow(struct call c)
 {
     MT_SHARED_BYTES(bytes);
-    const int half = CHUNK * key_stride(E);
     const struct paged s = paged_of(c, c.tile[blockIdx.x], TILE);
-    uint16_t *stage = (uint16_t *)bytes;
     struct queries<E> q;
     struct softmax<E> m;
     int z = (int)blockIdx.z, first[2], end[2];
@@ -260,29 +419,25 @@ static __global__ void __launch_bounds__(32) attend_narrow(struct call c)
     const int64_t r0 = p.lo / CHUNK * CHUNK;
     const int chunks = (int)((p.hi - r0 + CHUNK - 1) / CHUNK);
 
-    clear_rest<E>(stage, STAGES * 2 * CHUNK, s.hd);
+    clear_stages<E, TYPE>(bytes, CHUNK, s.hd);
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < chunks)
-            fetch<E, CHUNK>(stage + 2 * half * i, stage + 2 * half * i + half, s, p, r0 + i * CHUNK,
-                            0);
+            fetch<E, TYPE, CHUNK>(stage_at<E, TYPE>(bytes, i, CHUNK), s, p, r0 + i * CHUNK, 0);
         dev_copy_group();
     }
-    load_queries<E, BF16>(&q, s, 0, p.sink);
+    load_queries<E, TYPE>(&q, s, 0, p.sink);
     bounds(s, p, r0, 0, first, end);
     clear(&m);
     for (int i = 0; i < chunks; i++) {
         int next = i + STAGES - 1;
-        const uint16_t *now = stage + 2 * half * (i % STAGES);
 
         dev_copy_wait<STAGES - 2>();
         __syncwarp(); /* what all lanes copied is there, and the stage before has been used */
-        if (next < chunks) {
-            uint16_t *to = stage + 2 * half * (next % STAGES);
-
-            fetch<E, CHUNK>(to, to + half, s, p, r0 + (int64_t)next * CHUNK, 0);
-        }
+        if (next < chunks)
+            fetch<E, TYPE, CHUNK>(stage_at<E, TYPE>(bytes, next % STAGES, CHUNK), s, p,
+                                  r0 + (int64_t)next * CHUNK, 0);
         dev_copy_group();
-        step<E, BF16>(&m, q, now, now + half, i * CHUNK, first, end);
+        step<E, TYPE>(&m, q, stage_at<E, TYPE>(bytes, i % STAGES, CHUNK), 0, i * CHUNK, first, end);
     }
     add_up(&m);
 #pragma unroll
@@ -294,10 +449,7 @@ static __global__ void __launch_bounds__(32) attend_narrow(struct call c)
         const struct attend_part to = s.part(i, z);
         if (t == 0)
             *(float2 *)to.stat = {m.max[h], m.sum[h]};
-#pragma unroll
-        for (int n = 0; n < E / 8; n++)
-            if (8 * n < s.hd)
-                *(float2 *)(to.out + 8 * n + 2 * t) = {m.out[n][2 * h], m.out[n][2 * h + 1]};
+        write_row<E, TYPE>(to.out, m, h, s.hd);
     }
 }
 
@@ -339,23 +491,23 @@ template <int E> MT_DEV void merge(float *max, float *sum, float4 *all, const st
     }
 }
 
-/* Grid: tiles of WIDE queries, KV heads. Shared: wide_shared(). */
-template <int E, bool BF16>
+/* Grid: tiles of WIDE queries, KV heads. Shared: WIDE rows of E sums, STAGES of KEYS keys. */
+template <int E, int TYPE>
 static __global__ void __launch_bounds__(32 * WIDE_WARPS) attend_wide(struct call c)
 {
     MT_SHARED_BYTES(bytes);
-    const int half = KEYS * key_stride(E);
     const struct paged s = paged_of(c, c.tile[blockIdx.x], WIDE);
     int warp = (int)threadIdx.x / 32, lane = (int)dev_lane(), i0 = warp * TILE;
     float4 *all = (float4 *)bytes + warp * TILE * E / 4 + lane;
-    uint16_t *stage = (uint16_t *)(bytes + WIDE * E * sizeof(float));
-    const int own_rows = KEYS / WIDE_WARPS, row = warp * own_rows;
+    char *stages = bytes + WIDE * E * sizeof(float);
+    const int ROWS = KEYS / WIDE_WARPS;
+    int row = warp * ROWS; /* the first of the rows that it copies */
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     struct queries<E> q;
     struct softmax<E> m;
     int loaded = -1;
 
-    clear_rest<E>(stage, STAGES * 2 * KEYS, s.hd);
+    clear_stages<E, TYPE>(stages, KEYS, s.hd);
     for (int z = 0; z < s.reach.pieces; z++) {
         const struct attend_piece p = s.piece(z);
         const int64_t r0 = p.lo / KEYS * KEYS;
@@ -365,12 +517,11 @@ static __global__ void __launch_bounds__(32 * WIDE_WARPS) attend_wide(struct cal
         __syncthreads(); /* the piece before has been used */
         for (int i = 0; i < STAGES - 1; i++) {
             if (i < chunks)
-                fetch<E, KEYS / WIDE_WARPS>(stage + 2 * half * i, stage + 2 * half * i + half, s, p,
-                                            r0 + i * KEYS, row);
+                fetch<E, TYPE, ROWS>(stage_at<E, TYPE>(stages, i, KEYS), s, p, r0 + i * KEYS, row);
             dev_copy_group();
         }
         if (loaded != p.sink)
-            load_queries<E, BF16>(&q, s, i0, p.sink);
+            load_queries<E, TYPE>(&q, s, i0, p.sink);
         loaded = p.sink;
         bounds(s, p, r0, i0, first, end);
 #pragma unroll
@@ -388,64 +539,68 @@ static __global__ void __launch_bounds__(32 * WIDE_WARPS) attend_wide(struct cal
         clear(&m);
         for (int i = 0; i < chunks; i++) {
             int next = i + STAGES - 1;
-            const uint16_t *now = stage + 2 * half * (i % STAGES);
+            const struct stage<E, TYPE> now = stage_at<E, TYPE>(stages, i % STAGES, KEYS);
 
             dev_copy_wait<STAGES - 2>();
             __syncthreads();
-            if (next < chunks) {
-                uint16_t *at = stage + 2 * half * (next % STAGES);
-
-                fetch<E, KEYS / WIDE_WARPS>(at, at + half, s, p, r0 + (int64_t)next * KEYS, row);
-            }
+            if (next < chunks)
+                fetch<E, TYPE, ROWS>(stage_at<E, TYPE>(stages, next % STAGES, KEYS), s, p,
+                                     r0 + (int64_t)next * KEYS, row);
             dev_copy_group();
             for (int k = 0; k < KEYS; k += CHUNK)
                 if (i * KEYS + k < to && i * KEYS + k + CHUNK > from)
-                    step<E, BF16>(&m, q, now + k * key_stride(E), now + half + k * key_stride(E),
-                                  i * KEYS + k, first, end);
+                    step<E, TYPE>(&m, q, now, k, i * KEYS + k, first, end);
         }
         add_up(&m);
         merge(max, sum, all, m);
     }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int i = i0 + lane / 4 + 8 * h, t = lane % 4;
+    for (int n = 0; n < E / 8; n++) {
+        const float4 v = all[32 * n];
 
-        if (i >= s.nq)
-            continue;
-        float *o = s.out(i);
-#pragma unroll
-        for (int n = 0; n < E / 8; n++)
-            if (8 * n < s.hd) {
-                const float4 v = all[32 * n];
-
-                o[8 * n + 2 * t] = (h ? v.z : v.x) / sum[h];
-                o[8 * n + 2 * t + 1] = (h ? v.w : v.y) / sum[h];
-            }
+        m.out[n][0] = v.x / sum[0];
+        m.out[n][1] = v.y / sum[0];
+        m.out[n][2] = v.z / sum[1];
+        m.out[n][3] = v.w / sum[1];
     }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (i0 + lane / 4 + 8 * h < s.nq)
+            write_row<E, TYPE>(s.out(i0 + lane / 4 + 8 * h), m, h, s.hd);
 }
 
-template <int E, bool BF16>
+template <int E, int TYPE>
 static void launch(struct mt_cuda *c, const struct call &k, int tiles, bool wide)
 {
     dim3 grid((unsigned)tiles, (unsigned)k.kv.heads, wide ? 1 : (unsigned)k.pieces);
-    size_t shared = wide ? wide_shared(E) : narrow_shared(E);
+    size_t shared = (size_t)(STAGES * stage_bytes(E, TYPE, wide ? KEYS : CHUNK));
 
     if (wide) {
-        MT_SHARED_ROOM(c, (attend_wide<E, BF16>), shared);
-        MT_LAUNCH(c, (attend_wide<E, BF16>), grid, 32 * WIDE_WARPS, shared, k);
+        shared += WIDE * E * sizeof(float);
+        MT_SHARED_ROOM(c, (attend_wide<E, TYPE>), shared);
+        MT_LAUNCH(c, (attend_wide<E, TYPE>), grid, 32 * WIDE_WARPS, shared, k);
     } else {
-        MT_LAUNCH(c, (attend_narrow<E, BF16>), grid, 32, shared, k);
+        MT_LAUNCH(c, (attend_narrow<E, TYPE>), grid, 32, shared, k);
     }
+}
+
+template <int TYPE>
+static void launch_type(struct mt_cuda *c, const struct call &k, int tiles, bool wide)
+{
+    if (k.kv.hd <= 64)
+        launch<64, TYPE>(c, k, tiles, wide);
+    else
+        launch<128, TYPE>(c, k, tiles, wide);
 }
 
 void mt_cuda_attend_mma(struct mt_cuda *c, const struct call &k, int tiles, int type, bool wide)
 {
-    if (k.kv.hd <= 64 && type == MT_BF16)
-        launch<64, true>(c, k, tiles, wide);
-    else if (k.kv.hd <= 64)
-        launch<64, false>(c, k, tiles, wide);
-    else if (type == MT_BF16)
-        launch<128, true>(c, k, tiles, wide);
+    if (type == MT_BF16)
+        launch_type<MT_BF16>(c, k, tiles, wide);
+    else if (type == MT_F16)
+        launch_type<MT_F16>(c, k, tiles, wide);
+    else if (type == MT_INT8)
+        launch_type<MT_INT8>(c, k, tiles, wide);
     else
-        launch<128, false>(c, k, tiles, wide);
+        launch_type<MT_FP8>(c, k, tiles, wide);
 }

@@ -3,7 +3,7 @@
  * that share a KV head, so that each K and V is read once for them. A block takes a tile and all of
  * its pieces; where that leaves the device idle (decoding), a block takes a piece, and a second
  * launch puts a query's pieces together: flash decoding. Which of the two changes no bit. What
- * tensor cores can take, attend_mma.cu has; the kernel here has f32 and odd shapes.
+ * tensor cores can take, attend_mma.cu has; the kernel here has f32 and odd heads.
  */
 #include "kernels/cuda/paged.h"
 
@@ -63,23 +63,30 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS) merge_pieces(struct c
 
 /* ---- the operation ---- */
 
-/* What takes a run's tiles: the kernel here; on tensor cores a warp a piece, or 4 warps a tile. */
-enum kind { PLAIN, NARROW_BF16, NARROW_F16, WIDE_BF16, WIDE_F16, KINDS };
+/*
+ * What takes a run's tiles: the kernel here; on tensor cores, by the cache's type, a warp a piece, or
+ * 4 warps a tile.
+ */
+enum kind { PLAIN, NARROW, WIDE_KIND = NARROW + 4, KINDS = WIDE_KIND + 4 };
+
+static const enum mt_dtype type_of[] = {MT_BF16, MT_F16, MT_INT8, MT_FP8};
 
 static bool is_wide(int kind)
 {
-    return kind == WIDE_BF16 || kind == WIDE_F16;
+    return kind >= WIDE_KIND;
 }
 
-/* Tensor cores take 16-bit caches whose heads are whole 16 byte words. */
-static enum kind kind_of(const struct mt_kv *kv, bool wide)
+/* Tensor cores take heads of whole 16 byte words, of all types but f32. */
+static int kind_of(const struct mt_kv *kv, bool wide)
 {
-    if ((kv->s.type != MT_BF16 && kv->s.type != MT_F16) || kv->s.head_dim > MMA_HEAD ||
-        kv->s.head_dim % 8 || kv->layer_bytes % 16)
+    int64_t bytes = kv->s.head_dim * (int64_t)mt_dtype_size(kv->s.type);
+
+    if (kv->s.head_dim > MMA_HEAD || bytes % 16 || kv->layer_bytes % 16)
         return PLAIN;
-    if (kv->s.type == MT_BF16)
-        return wide ? WIDE_BF16 : NARROW_BF16;
-    return wide ? WIDE_F16 : NARROW_F16;
+    for (int i = 0; i < WIDE_KIND - NARROW; i++)
+        if (kv->s.type == type_of[i])
+            return (wide ? WIDE_KIND : NARROW) + i;
+    return PLAIN;
 }
 
 /* A call's tiles of one kind: how many, their queries, the most pieces of one. */
@@ -137,7 +144,7 @@ template <int E> static void launch(struct mt_cuda *c, const struct call &k, int
         MT_SHARED_ROOM(c, attend_cache<E>, shared);
         MT_LAUNCH(c, attend_cache<E>, grid, ATTEND_THREADS, shared, k);
     } else {
-        mt_cuda_attend_mma(c, k, tiles, kind == NARROW_BF16 || kind == WIDE_BF16 ? MT_BF16 : MT_F16,
+        mt_cuda_attend_mma(c, k, tiles, type_of[(kind - NARROW) % (WIDE_KIND - NARROW)],
                            is_wide(kind));
     }
     grid.z = TILE / MERGE_WARPS;
@@ -207,7 +214,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         share[kind] = share_of(NULL, kv, b, k.group, kind, least, INT64_MAX);
         room[kind] = (int64_t)c->n_parts / parts_of(k, share[kind]);
         n += share[kind].tiles;
-        if (share[kind].tiles && (kind == NARROW_BF16 || kind == NARROW_F16) &&
+        if (share[kind].tiles && kind != PLAIN && !is_wide(kind) &&
             (room[kind] < TILE || share[kind].pieces > 65535)) {
             least = 0; /* no room for pieces */
             kind = -1;

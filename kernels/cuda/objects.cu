@@ -64,7 +64,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
     void *data = NULL, *vec = NULL;
 
     *out = NULL;
-    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
+    if (mt_dtype_scaled(b->type) || b->type >= MT_DTYPES)
         return -ENOTSUP;
     row_bytes = mt_dtype_row_bytes(b->type, b->cols);
     if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
@@ -311,7 +311,7 @@ static __global__ void copy_tokens(struct mt_dkv to, struct mt_dkv from, const s
         for (int i = (int)threadIdx.x; i < bytes; i += (int)blockDim.x)
             new_block[kv_at(to, dst, side, head, at) + i] =
                 old[kv_at(from, src, side, head, slot) + i];
-        if (src.type == MT_INT8 && threadIdx.x < 4)
+        if (dev_scaled(src.type) && threadIdx.x < 4)
             new_block[kv_scale_at(to, dst, side, head, at) + threadIdx.x] =
                 old[kv_scale_at(from, src, side, head, slot) + threadIdx.x];
     }

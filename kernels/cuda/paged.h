@@ -121,7 +121,7 @@ struct paged {
         struct attend_key k = {block + kv_at(c.kv, run, 0, head, slot),
                                block + kv_at(c.kv, run, 1, head, slot), 0, 0};
 
-        if (run.type == MT_INT8) {
+        if (dev_scaled(run.type)) {
             k.k_scale = kv_scale(block + kv_scale_at(c.kv, run, 0, head, slot));
             k.v_scale = kv_scale(block + kv_scale_at(c.kv, run, 1, head, slot));
         }

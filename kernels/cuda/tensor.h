@@ -29,10 +29,22 @@ MT_DEV unsigned shared_at(const void *p)
 MT_DEV void dev_copy16(void *dst, const void *src, bool there)
 {
 #ifdef MT_CUDA_EMU
-    emu_copy16(dst, src, there);
+    emu_copy(dst, src, 16, there);
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(dst)), "l"(src),
                  "r"(there ? 16 : 0)
+                 : "memory");
+#endif
+}
+
+/* The same of 4 bytes, on 4. */
+MT_DEV void dev_copy4(void *dst, const void *src, bool there)
+{
+#ifdef MT_CUDA_EMU
+    emu_copy(dst, src, 4, there);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_at(dst)), "l"(src),
+                 "r"(there ? 4 : 0)
                  : "memory");
 #endif
 }
@@ -132,6 +144,44 @@ template <bool BF16> MT_DEV void dev_unpack(float *low, float *high, unsigned v)
         : "=f"(*low), "=f"(*high)
         : "r"(v));
 #endif
+}
+
+/* a b + c of two bf16 at once. */
+MT_DEV unsigned dev_bf16_fma(unsigned a, unsigned b, unsigned c)
+{
+#ifdef MT_CUDA_EMU
+    unsigned v = 0;
+
+    for (int i = 0; i < 32; i += 16)
+        v |= (unsigned)dev_to_bf16(dev_from_bf16((uint16_t)(a >> i)) *
+                                       dev_from_bf16((uint16_t)(b >> i)) +
+                                   dev_from_bf16((uint16_t)(c >> i)))
+             << i;
+    return v;
+#else
+    unsigned v;
+
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+#endif
+}
+
+/*
+ * Two bytes of a cache as bf16, exactly: byte n of a in the lower half, byte m of b in the upper.
+ * int8: 128 + the seven bits, of which 128 or 256 is taken away; e4m3: the bits in bf16's places,
+ * times what the exponents' zeros differ by, 2^120.
+ */
+template <int TYPE> MT_DEV unsigned dev_bytes(unsigned a, int n, unsigned b, int m)
+{
+    unsigned v;
+
+    if (TYPE == MT_INT8) {
+        v = __byte_perm(a, b, (unsigned)(n | (4 + m) << 8)) & 0x00ff00ff;
+        return dev_bf16_fma((v & 0x00800080) | 0x43004300, 0xbf80bf80,
+                            (v & 0x007f007f) | 0x43004300);
+    }
+    v = __byte_perm(a, b, (unsigned)(n << 4 | (4 + m) << 12)) & 0xff00ff00;
+    return dev_bf16_fma((v >> 4 & 0x07f007f0) | (v & 0x80008000), 0x7b807b80, 0x80008000);
 }
 
 /*

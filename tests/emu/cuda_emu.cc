@@ -21,11 +21,11 @@ dim3 blockDim, gridDim;
 
 enum state { NEW, READY, AT_WARP, AT_BLOCK, DONE };
 
-/* A copy of 16 bytes under way. */
+/* A copy under way. */
 struct copy {
     void *dst;
     const void *src; /* NULL: zeros */
-    unsigned group;
+    unsigned bytes, group;
 };
 #define COPIES 512
 
@@ -168,16 +168,16 @@ const uint64_t *emu_exchange(uint64_t mine)
 
 /* ---- copies under way ---- */
 
-void emu_copy16(void *dst, const void *src, bool there)
+void emu_copy(void *dst, const void *src, unsigned bytes, bool there)
 {
     if (!now->copies && !(now->copies = (struct copy *)malloc(COPIES * sizeof(struct copy))))
         bug("no memory for copies");
     if (now->n_copies == COPIES)
         bug("more copies than are ever waited for");
-    if ((uintptr_t)dst % 16 || (uintptr_t)src % 16)
-        bug("a copy of 16 bytes that does not begin on 16");
-    memset(dst, 0xff, 16);
-    now->copies[now->n_copies++] = {dst, there ? src : nullptr, now->group};
+    if ((uintptr_t)dst % bytes || (uintptr_t)src % bytes)
+        bug("a copy that does not begin on a multiple of its size");
+    memset(dst, 0xff, bytes);
+    now->copies[now->n_copies++] = {dst, there ? src : nullptr, bytes, now->group};
 }
 
 void emu_copy_group(void)
@@ -195,9 +195,9 @@ void emu_copy_wait(unsigned left)
         if (c.group + left >= now->group)
             now->copies[kept++] = c;
         else if (c.src)
-            memcpy(c.dst, c.src, 16);
+            memcpy(c.dst, c.src, c.bytes);
         else
-            memset(c.dst, 0, 16);
+            memset(c.dst, 0, c.bytes);
     }
     now->n_copies = kept;
 }

@@ -260,7 +260,7 @@ static void test_linears(void **state)
         for (int i = 0; i < 4; i++) {
             struct mt_bytes b;
 
-            if (types[i] > MT_INT8) {
+            if (types[i] > MT_FP8) {
                 b = quant_new(types[i], outs[i], IN, &own[i], &w[i]);
             } else {
                 w[i] = rnd_floats((size_t)outs[i] * IN);
