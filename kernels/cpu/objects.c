@@ -32,7 +32,7 @@ static int grow_x(struct mt_cpu *c, int64_t blocks)
 
     if (blocks <= c->x_blocks)
         return 0;
-    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks + 1, sizeof(*x)));
+    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks, sizeof(*x)));
     if (!x)
         return -ENOMEM;
     free(c->x);

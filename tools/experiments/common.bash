@@ -17,9 +17,9 @@ fail() {
     exit 1
 }
 
-# begin NAME DEFAULT_RUNS "WHAT" "WHAT --runs COUNTS" ARGS…: the options all experiments have; mode, seed, runs and dir come out. An
-# experiment's own options, each with a value, stand in `more` (name to help); what was given comes out in `given`, and --models, which
-# those have that loop over models, in `models`.
+# begin NAME DEFAULT_RUNS "WHAT" "WHAT --runs COUNTS" ARGS…: the options all experiments have (--runs not where DEFAULT_RUNS is empty);
+# mode, seed, runs and dir come out. An experiment's own options, each with a value, stand in `more` (name to help); what was given comes
+# out in `given`, and --models, which those have that loop over models, in `models`.
 declare -A more=() given=()
 loops() { more[models]="NAME,…  Of ${known_models// /, } (default: all four; live: their tiny forms)"; }
 begin() {
@@ -34,6 +34,7 @@ begin() {
         --quick) quick=1 ;;
         --seed | --runs | --out)
             [ $# -gt 1 ] || usage_error "$1 wants a value"
+            [[ $1 != --runs || -n $runs ]] || usage_error "--runs: $name runs once"
             case $1 in
             --out) out=$2 ;;
             *) [[ $2 =~ ^[0-9]{1,9}$ ]] || usage_error "$1: '$2' is not a number" ;;&
@@ -46,12 +47,12 @@ begin() {
             shift
             ;;
         --help)
-            printf 'Usage: tools/experiments/%s [--live|--paper] [--quick] [--seed N] [--runs N] [--out DIR]\n%s\n\n' "$name" "$what"
+            printf 'Usage: tools/experiments/%s [--live|--paper] [--quick] [--seed N]%s [--out DIR]\n%s\n\n' "$name" "${runs:+ [--runs N]}" "$what"
             printf '  --live      The real engine, real speech, a tiny model, a small pool, short frames (default)\n'
             printf "  --paper     The simulator at the paper's scale: an H200-class card by roofline arithmetic\n"
             printf '  --quick     A few points of it: to see that it works, not for its figures\n'
             printf '  --seed N    Of every random choice (default 1)\n'
-            printf '  --runs N    %s (default %s)\n' "$unit" "$runs"
+            [ -z "$runs" ] || printf '  --runs N    %s (default %s)\n' "$unit" "$runs"
             for need in "${!more[@]}"; do printf '  --%s %s\n' "$need" "${more[$need]}"; done
             printf '  --out DIR   Results go to DIR/%s (default build/experiments in the source folder)\n' "$name"
             exit 0
@@ -80,7 +81,7 @@ begin() {
     rm -rf "$raw" "$dir/$mode".*
     mkdir -p "$raw"
     commands=$raw/commands
-    echo "tools/experiments/$name --$mode ${quick:+--quick }--seed $seed --runs $runs$own" >"$commands"
+    echo "tools/experiments/$name --$mode ${quick:+--quick }--seed $seed${runs:+ --runs $runs}$own" >"$commands"
     results=$dir/$mode.ndjson
     : >"$results"
     SECONDS=0
@@ -194,7 +195,7 @@ finish() {
         printf '%s\n' "${one^}" | tr -s ' \n' ' ' | sed 's/ *$//'
         printf '\n\n'
     done | sed '$d' >"$dir/$mode.md"
-    jq -nc --rawfile commands "$commands" --arg name "$name" --arg mode "$mode" --argjson seed "$seed" --argjson runs "$runs" \
+    jq -nc --rawfile commands "$commands" --arg name "$name" --arg mode "$mode" --argjson seed "$seed" --argjson runs "${runs:-1}" \
         --argjson took "$SECONDS" --arg date "$(date -u +%FT%TZ)" --arg version "$(mt-predict --version)" \
         --arg source "$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo "no git")" \
         --arg cpu "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort -u | paste -sd '/')" --argjson cpus "$(nproc)" \

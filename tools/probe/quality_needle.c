@@ -232,10 +232,7 @@ static void print_row(const struct needle *d, const struct quality_setting *s, i
 
     mt_policy_format(&s->arm.policy, kv);
     quality_interval_text(text, &known);
-    printf("%-22s %-8s %8lld %-8s %8.3f %8.3f %26s %8.2f\n", kv,
-           !s->arm.policy.bounded        ? "-"
-           : s->arm.policy.rope_absolute ? "absolute"
-                                         : "cache",
+    printf("%-22s %-8s %8lld %-8s %8.3f %8.3f %26s %8.2f\n", kv, quality_rope_name(&s->arm),
            (long long)d->distances.v[distance], inside(d, &s->arm, distance) ? "inside" : "outside",
            over(d, d->told, NULL, distance, s->at).mean,
            over(d, d->control, NULL, distance, s->at).mean, text,
