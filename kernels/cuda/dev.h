@@ -175,6 +175,10 @@ MT_DEV float dev_weight_at(int type, const unsigned char *row, int i)
         return dev_block_at(type, row + (int64_t)(i / 32) * 24, i % 32);
     case MT_Q8_0:
         return dev_block_at(type, row + (int64_t)(i / 32) * 34, i % 32);
+    case MT_Q8_APART:
+        row += (int64_t)(i / 256) * 272;
+        return __fmul_rn((float)(signed char)row[i % 256],
+                         dev_half_at(row + 256 + i % 256 / 32 * 2));
     case MT_Q4_K:
         return dev_block_at(type, row + (int64_t)(i / 256) * 144, i % 256);
     case MT_Q5_K:

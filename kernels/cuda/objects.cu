@@ -83,6 +83,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         mat_free(be, m);
         return -ENOMEM;
     }
+    mt_cuda_arrange(c, &m->d);
     if (vec)
         MT_LAUNCH(c, decode_row, mt_blocks(b->cols, 256), 256, 0, m->vec, m->d);
     *out = m;

@@ -176,11 +176,11 @@ template <int TYPE> MT_DEV unsigned dev_bytes(unsigned a, int n, unsigned b, int
     unsigned v;
 
     if (TYPE == MT_INT8) {
-        v = __byte_perm(a, b, (unsigned)(n | (4 + m) << 8)) & 0x00ff00ff;
+        v = __byte_perm(a, b, (unsigned)(n | (4 + m) << 8)); /* byte 0 between them */
         return dev_bf16_fma((v & 0x00800080) | 0x43004300, 0xbf80bf80,
                             (v & 0x007f007f) | 0x43004300);
     }
-    v = __byte_perm(a, b, (unsigned)(n << 4 | (4 + m) << 12)) & 0xff00ff00;
+    v = __byte_perm(a, b, (unsigned)(n << 4 | (4 + m) << 12));
     return dev_bf16_fma((v >> 4 & 0x07f007f0) | (v & 0x80008000), 0x7b807b80, 0x80008000);
 }
 
