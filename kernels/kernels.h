@@ -308,9 +308,9 @@ struct mt_ops {
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
     /*
      * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
-     * them: token behind token, each [layer][K, V][kv head] its elements and behind them its
-     * scale where there is one, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device failed. NULL: the
-     * backend's caches hold nothing.
+     * them: token behind token, each [layer][K, V][kv head] its elements and behind them
+     * INT8's and FP8's scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device
+     * failed. NULL: the backend's caches hold nothing.
      */
     int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
                   int64_t first, int64_t n, void *bytes);

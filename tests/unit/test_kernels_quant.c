@@ -182,6 +182,7 @@ static void test_linear(void **state)
             check_linear(be, tier, kinds[i], block, 1, 1);
             check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
             check_linear(be, tier, kinds[i], 768, 9, 1);
+            check_linear(be, tier, kinds[i], 2304, 19, 2);
             check_linear(be, tier, kinds[i], 1280, 20, 70);
             check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
         }
