@@ -166,6 +166,17 @@ MT_DEV unsigned dev_bf16_fma(unsigned a, unsigned b, unsigned c)
 #endif
 }
 
+/* (v & mask) | bits: one instruction, if nobody takes both numbers for immediate ones. */
+MT_DEV unsigned dev_and_or(unsigned v, unsigned mask, unsigned bits)
+{
+#ifdef MT_CUDA_EMU
+    return (v & mask) | bits;
+#else
+    asm("lop3.b32 %0, %0, %1, %2, 0xea;" : "+r"(v) : "r"(mask), "r"(bits));
+    return v;
+#endif
+}
+
 /*
  * Two bytes of a cache as bf16, exactly: byte n of a in the lower half, byte m of b in the upper.
  * int8: 128 + the seven bits, of which 128 or 256 is taken away; e4m3: the bits in bf16's places,
@@ -177,11 +188,11 @@ template <int TYPE> MT_DEV unsigned dev_bytes(unsigned a, int n, unsigned b, int
 
     if (TYPE == MT_INT8) {
         v = __byte_perm(a, b, (unsigned)(n | (4 + m) << 8)); /* byte 0 between them */
-        return dev_bf16_fma((v & 0x00800080) | 0x43004300, 0xbf80bf80,
-                            (v & 0x007f007f) | 0x43004300);
+        return dev_bf16_fma(dev_and_or(v, 0x00800080, 0x43004300), 0xbf80bf80,
+                            dev_and_or(v, 0x007f007f, 0x43004300));
     }
     v = __byte_perm(a, b, (unsigned)(n << 4 | (4 + m) << 12));
-    return dev_bf16_fma((v >> 4 & 0x07f007f0) | (v & 0x80008000), 0x7b807b80, 0x80008000);
+    return dev_bf16_fma(dev_and_or(v >> 4, 0x07f007f0, v & 0x80008000), 0x7b807b80, 0x80008000);
 }
 
 /*
