@@ -46,14 +46,16 @@ def answers(thinker, chat, pcm, window, sinks):
         ids = torch.tensor(before + chat.frame)
         x = embed(ids)
         x[ids == chat.audio] = row
-        said = []
+        said, before = [], chat.close
         while True:
             token = cache.feed(x).argmax().item()
-            if token == chat.end or len(said) + 1 == LIMIT:
+            if token == chat.end:
                 break
             said.append(token)
+            if len(said) == LIMIT:
+                before = [token] + chat.close
+                break
             x = embed(torch.tensor([token]))
-        before = chat.close
         # The engine's text has no special tokens in it: an answer of none is silence.
         out.append(chat.tok.decode([t for t in said if t != chat.listen]) or LISTEN)
     return out

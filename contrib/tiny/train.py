@@ -84,8 +84,8 @@ def phone_loss(net, units, heard, frames):
     logp = net.ctc(heard[whole]).float().log_softmax(-1).transpose(0, 1)
     ctc = F.ctc_loss(
         logp, torch.tensor(sum(target, []), dtype=torch.long), torch.full((len(whole),), 100),
-        torch.tensor([len(t) for t in target]), zero_infinity=True,
-    )  # fmt: skip
+        torch.tensor([len(t) for t in target]), reduction="sum", zero_infinity=True,
+    ) / (sum(len(t) for t in target) + len(target))  # fmt: skip
     told = torch.tensor([[units.column[p] for p in f[3][::2]] for f in frames])
     column = F.cross_entropy(net.column(heard).float().flatten(0, 1), told.flatten())
     return ctc, column
