@@ -13,14 +13,16 @@
 #include "base/base.h"
 
 /*
- * INT8 is for the KV cache only, the types behind it for weights only: rows of whole blocks of 32
- * (Qx_0, Qx_1) or 256 (Qx_K) elements that share their scales, as they lie in GGUF files.
+ * INT8 and FP8 (e4m3: 448 is the largest) are for the KV cache only, the types behind them for
+ * weights only: rows of whole blocks of 32 (Qx_0, Qx_1) or 256 (Qx_K) elements that share their
+ * scales, as they lie in GGUF files.
  */
 enum mt_dtype {
     MT_F32,
     MT_F16,
     MT_BF16,
     MT_INT8,
+    MT_FP8,
     MT_Q4_0,
     MT_Q4_1,
     MT_Q5_0,
@@ -31,9 +33,14 @@ enum mt_dtype {
     MT_Q6_K,
     MT_DTYPES /* how many there are */
 };
-/* Bytes of one element (INT8: without its scale); 0 where only blocks have a size. */
+/* Bytes of one element (INT8, FP8: without its scale); 0 where only blocks have a size. */
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
+/* A cache of bytes: an f32 scale a token, head, K and V beside them. */
+static inline bool mt_dtype_scaled(enum mt_dtype t)
+{
+    return t == MT_INT8 || t == MT_FP8;
+}
 /* Elements that share a block (1 where there are none), and its bytes. */
 int mt_dtype_block(enum mt_dtype t);
 int mt_dtype_block_bytes(enum mt_dtype t);
@@ -43,7 +50,7 @@ int mt_dtype_block_bytes(enum mt_dtype t);
  * not finite makes its block useless.
  */
 void mt_quantize_row(enum mt_dtype t, void *dst, const float *src, int64_t n);
-/* n elements of a row of any type but INT8 as f32. */
+/* n elements of a row of any type for weights as f32. */
 void mt_dequantize_row(enum mt_dtype t, float *dst, const void *src, int64_t n);
 /* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
 int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
@@ -53,9 +60,10 @@ int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
  * 1.
  */
 struct mt_bytes {
-    const void *data; /* any alignment; must outlive the mt_mat made from it */
+    const void *data; /* any alignment; outlives the mt_mat made from it, unless mat_borrows: no */
     enum mt_dtype type;
     int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
+    bool looked_up;     /* rows are only looked up: linear may be slow, so no copy is made for it */
 };
 
 struct mt_mat;     /* a weight: [out, in], in the backend's own form */
@@ -103,7 +111,7 @@ static inline struct mt_rows mt_rows_cols(struct mt_rows r, int col, int width)
 struct mt_kv_shape {
     int layers, kv_heads, head_dim;
     int block_tokens;   /* tokens in a block, all layers together */
-    enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
+    enum mt_dtype type; /* F32, F16, BF16, or INT8 or FP8 with a scale a token, head, K and V */
 };
 /*
  * Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even
@@ -263,6 +271,11 @@ struct mt_ops {
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
     void (*mat_free)(struct mt_backend *be, struct mt_mat *m);
+    /*
+     * May m still read the bytes that it was made from? Otherwise they may go, unless its rows are
+     * looked up besides (embed and its kin read them for ever).
+     */
+    bool (*mat_borrows)(const struct mt_mat *m);
 
     /*
      * Activations: n rows, zeroed. put and get copy whole rows between host memory [n, width] and
@@ -293,6 +306,16 @@ struct mt_ops {
      */
     void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
+    /*
+     * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
+     * them: token behind token, each [layer][K, V][kv head] its elements and behind them
+     * INT8's and FP8's scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device
+     * failed. NULL: the backend's caches hold nothing.
+     */
+    int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, void *bytes);
+    int (*kv_put)(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, const void *bytes);
 
     /*
      * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in
@@ -452,6 +475,8 @@ struct mt_ops {
 struct mt_backend {
     const struct mt_ops *ops;
     int64_t rows_held; /* bytes of all rows that were made and not freed */
+    int64_t mats_held; /* bytes of weights in forms of its own: what they were made from is apart */
+    bool plan; /* only sizes are wanted: weights may stay empty, and no operation runs on them */
 };
 
 /*

@@ -23,8 +23,7 @@ struct linear_job {
     const struct mt_mat *w, *bias;
     enum mt_act act;
     int n;
-    const struct mt_xblock *q; /* x as hot_quant.h takes it, q_stride blocks from row to row */
-    int64_t q_stride;
+    const struct mt_xblock *q; /* x as hot_quant.h takes it */
 };
 
 /* acc[i * nx + j] += weight row i times x row j over k columns. nw, nx and t are constants. */
@@ -121,7 +120,7 @@ static void decode(enum mt_dtype t, float *dst, const char *row, int64_t k0, int
 
     if (t == MT_F32)
         memcpy(dst, row + 4 * k0, (size_t)n * 4);
-    else if (t > MT_INT8)
+    else if (t > MT_FP8)
         mt_quant_decode(dst, t, row, k0, n);
     else if (t == MT_BF16)
         for (; k + LANES <= n; k += LANES)

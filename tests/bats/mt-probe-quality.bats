@@ -70,10 +70,22 @@ refused() {
   done
 }
 
-@test "quality: moved positions cost nothing, in both ropes" {
+@test "quality: moved positions cost nothing, in both ropes, and no more than moving by one" {
   quality --windows 32 --sinks 4 --rope cache,absolute --tokens 150 --offset 0,10000,10000000
-  jq -se 'map(select(.type == "quality")) | length == 9 and map(select(.moved > 0)) != [] and
-    all(.[] | select(.moved > 0); (.moved_diff | fabs < 1e-3) and .moved_worst < 1e-3)' out
+  jq -se 'map(select(.type == "quality")) | map(.moved) == [range(3) | 0, 0, 0, 0][0:3] + [range(3) | 1] + [range(3) | 10000] + [range(3) | 10000000]' out
+  jq -se 'map(select(.type == "quality" and .moved > 0)) | length == 9 and all((.moved_diff | fabs < 1e-5) and .moved_worst < 1e-4
+    and .moved_rms > 0 and .moved_rms <= .moved_worst and .moved_rms < 10 * .floor_rms)' out
+  # The floor is the same setting moved by one.
+  jq -se 'map(select(.type == "quality" and .moved > 0)) | group_by([.kv, .rope]) | length == 3 and all((map(.floor_rms) | unique | length == 1)
+    and (.[0] | .moved == 1 and .moved_rms == .floor_rms and .moved_diff == .floor_diff and .moved_worst == .floor_worst))' out
+  jq -se 'map(select(.type == "quality" and .moved == 0)) | all(has("moved_rms") or has("floor_rms") | not)' out
+  # One that is asked for stands there once; a single move has nothing to stand beside.
+  quality --windows 32 --sinks 4 --tokens 100 --offset 5,6,7
+  jq -se 'map(select(.type == "quality")) | map(.moved) == [5, 5, 6, 6, 7, 7]' out
+  quality --windows 32 --sinks 4 --tokens 100 --offset 5
+  jq -se 'map(select(.type == "quality")) | map(.moved) == [5, 5] and all(has("moved_rms") | not)' out
+  mt-probe quality --text "$BOOK" --windows 32 --sinks 4 --tokens 100 --offset 0,1000 --format table >out 2>/dev/null
+  grep -q '^moved positions' out
 }
 
 @test "quality: every type of cache has its price beside it" {
@@ -109,7 +121,24 @@ refused() {
   cmp <(jq -c . want) <(jq -c 'select(.kv != "window=48,sinks=4")' out)
   quality --windows 32,64 --sinks 4 --tokens 149 --passages 2 --state s
   [ "$(wc -l <s)" = 14 ]
+  # What another tier computes is another thing: half of a difference must not come from each.
+  MT_CPU=base quality --windows 32 --sinks 4 --tokens 149 --passages 2 --state s
+  [ "$(wc -l <s)" = 18 ]
   failed "No such file" -- --text "$BOOK" --state /nonexistent/s --tokens 40 --windows 8
+}
+
+@test "quality: goes on after kill -9, and says what an uninterrupted run says" {
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state whole
+  mv out want
+  mt-probe quality --text "$BOOK" --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s >out 2>/dev/null 3>&- &
+  SERVERS+=($!)
+  within 60 test -s s
+  kill -9 "${SERVERS[0]}"
+  wait "${SERVERS[0]}" || true
+  SERVERS=()
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s
+  cmp want out
+  cmp <(grep '"}$' whole | sort) <(grep '"}$' s | sort)
 }
 
 @test "quality: threads, blocks and company do not show" {
@@ -186,6 +215,25 @@ refused() {
   run ! cmp -s want out
 }
 
+@test "quality --free: the measures, counted again from the tokens" {
+  local kv
+  quality --free -m "$A" --windows 24 --sinks 0,4 --tokens 120 --prompt-tokens 10 --seeds 2 --temperature 0.4 --top-p 0.9 --each
+  jq -se 'map(select(.type == "quality_written")) | length == 3 * 16 and (map(.passage) | unique) == [range(8)]' out
+  for kv in window=24,sinks=0 window=24,sinks=4; do
+    jq -se --arg kv $kv 'def distinct: [range(length - 3) as $i | [.[$i, $i + 1, $i + 2, $i + 3]]] | (unique | length) / length;
+      def loop: . as $t | [range(1; 65) as $p | reduce range($p; $t | length) as $i ([0, 0]; if $t[$i] == $t[$i - $p] then [.[0] + 1, ([.[0] + 1, .[1]] | max)] else [0, .[1]] end) | .[1]] | max / ($t | length);
+      def mean: add / length;
+      map(select(.type == "quality_free" and .kv == $kv))[0] as $q | map(select(.type == "quality_written")) as $w
+      | [$w[] | select(.kv == $kv)] as $a | [$w[] | select(.kv == "unbounded")] as $c
+      | [range(16) as $i | ($a[$i].pos[0]) as $from | $c[$i] | . as $u | [range(.pos | length) | select($u.pos[.] >= $from)] as $k | {tokens: [$u.tokens[$k[]]], nll: [$u.nll[$k[]]]}] as $c
+      | ($a | map(.pos[0]) | unique) == [$q.window + $q.sinks + 1] and ($a | map(.tokens | length) | add) == $q.drawn
+      and ([($a | map(.tokens | distinct) | mean) - $q.distinct4.value, ($c | map(.tokens | distinct) | mean) - $q.distinct4.control,
+        ($a | map(.tokens | loop) | mean) - $q.loop.value, ($c | map(.tokens | loop) | mean) - $q.loop.control,
+        ($a | map(.nll | mean) | mean) - $q.nll.value, ($c | map(.nll | mean) | mean) - $q.nll.control] | all(fabs < 1e-5))
+      and $q.distinct4.value < 1 and $q.loop.value > 0' out
+  done
+}
+
 @test "quality --free: a decoder that the control does not survive is told" {
   quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 -m "$A"
   jq -se '.[0].temperature == 0' out
@@ -216,7 +264,7 @@ refused() {
   quality --needle --windows 64,128 --sinks 4 --distances 60,200 --passages 6
   jq -se '.[1:] | length == 6 and map([.kv, .distance, .inside]) == [["unbounded", 60, true], ["unbounded", 200, true],
     ["window=64,sinks=4", 60, false], ["window=64,sinks=4", 200, false], ["window=128,sinks=4", 60, true], ["window=128,sinks=4", 200, false]]
-    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .low <= .known and .known <= .high)' out
+    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .recalled >= 0 and .recalled_control >= 0 and .low <= .known and .known <= .high)' out
   # A window within which all lies is the unbounded cache; far outside it nothing is known.
   quality --needle --windows 16,400 --sinks 0 --distances 60,200 --passages 6
   jq -se '.[1].known == .[5].known and .[2].known == .[6].known and (.[4].known | fabs < 0.05)' out
@@ -231,4 +279,82 @@ refused() {
   jq -se '.[0].quantize == "q8_0"' out
   jq -se '(.[1].nll == .[4].nll_unbounded) and .[4].diff != 0 and (.[4].nll - .[4].nll_unbounded - .[4].diff | fabs < 2e-6)
     and .[4].kl == 0 and .[5].nll_unbounded == .[1].nll and .[5].kl > 0' <(jq -c 'select(.type == "quality" or .type == "quality_run")' plain) <(jq -c 'select(.type == "quality" or .type == "quality_run")' out)
+}
+
+# Clips with more than a frame each, for every family.
+clips() {
+  CLIPS=(-a "$DATA/jfk.flac@0s:4s" -a "$DATA/jfk.flac@4s:5s" -a "$DATA/night30.flac@0s:6s")
+}
+
+@test "quality --audio: every family, beside answers with other draws" {
+  local m wide
+  clips
+  for m in qwen2.5-omni-tiny qwen3-omni-30b-tiny minicpm-o-4.5-tiny moshi-tiny; do
+    wide=$([ $m = moshi-tiny ] && echo 240 || echo 900)
+    mt-probe quality -m synth:$m "${CLIPS[@]}" --windows "24,$wide" --sinks 0,4 --answer-tokens 6 --format json >out 2>err
+    grep -q "figures mean nothing" err
+    jq -se '.[0] | .type == "quality_run" and .clips == 3 and .transcripts == 0 and .seeds == 2 and .turns == "none" and .control_sound and (.meaningful | not) and (has("text") | not)' out
+    jq -se '.[1:] | map(.type) | length == 5 and all(. == "quality_speech")' out
+    jq -se '.[1] | .answers == 6 and .same == 6 and .distance.diff == 0 and .distance.value == .distance.control and .characters.diff == 0' out
+    # What lost something is not what it was, and how far from it has its control; three clips are too few for an interval.
+    jq -se '.[2:4] | all(.window == 24 and .answers > 0 and .same < .answers and (.distance.value - .distance.control - .distance.diff | fabs < 1e-5)
+      and .distance.blocks <= 3 and (.distance | has("low") | not) and (has("error") | not))' out
+    jq -se '.[4:] | all(.window > 200 and .answers == 0 and .same == 0 and (has("distance") | not))' out
+  done
+}
+
+@test "quality --audio: transcripts, turns, and an interval over clips" {
+  local k args=()
+  for k in 0 1 2 3 4 5 6; do
+    args+=(-a "$DATA/jfk.flac@${k}s:3s")
+    if [ $k != 3 ]; then args+=(--transcript said); fi
+  done
+  echo "And so, my fellow Americans" >said
+  quality_of() { mt-probe quality "${args[@]}" --windows 48 --sinks 4 --answer-tokens 4 --format json "$@" >out 2>err; }
+  quality_of --turns one --each
+  jq -se '.[0] | .turns == "one" and .transcripts == 6 and .clips == 7' out
+  jq -se '.[2] | .error.blocks == ([.distance.blocks, 6] | min) and .error.value > 0 and .distance.low <= .distance.diff and .distance.diff <= .distance.high' out
+  jq -se 'map(select(.type == "quality_answer")) | length == 28 and (map(.seed) | unique) == [1, 2] and (map(select(.kv == "unbounded").counts) | all)' out
+  # same and answers are those of the lines.
+  jq -se '.[2] as $q | map(select(.type == "quality_answer")) | (map(select(.window and .counts)) | length == $q.answers)
+    and ([.[0:14], .[14:]] | transpose | map(select(.[1].counts and .[0].text == .[1].text)) | length == $q.same)
+    and ([.[0:14], .[14:]] | transpose | all(.[1].counts or .[0].text == .[1].text))' out
+  mv out want
+  quality_of --turns one --each --threads 1
+  cmp want out
+  # A call for each clip forgets the clips before it: too short to lose anything from a wide window.
+  quality_of --turns fresh
+  jq -se '.[0].turns == "fresh" and .[1].answers == 14' out
+  quality_of --turns fresh --windows 400
+  jq -se '.[2].answers == 0' out
+  mt-probe quality "${args[@]}" --windows 48 --sinks 4 --answer-tokens 4 --format table >out 2>/dev/null
+  grep -q '^window=48,sinks=4' out
+}
+
+@test "quality --audio: greedy answers have no control, and say so" {
+  clips
+  mt-probe quality -m synth:moshi-tiny,seed=3 "${CLIPS[@]}" --windows 24 --sinks 4 --temperature 0 --format json >out 2>err
+  grep -q "figures mean nothing" err
+  jq -se '.[0].seeds == 1 and .[0].control_sound == false and .[2].distance.control == 0 and .[2].distance.value == .[2].distance.diff' out
+}
+
+@test "quality --audio: wrong calls" {
+  clips
+  wrong "one of them" -- --text "$BOOK" "${CLIPS[@]}"
+  wrong "one of them" -- --needle "${CLIPS[@]}"
+  wrong "no --audio before it" -- --transcript said --audio "$DATA/jfk.flac"
+  wrong "no --audio before it" -- "${CLIPS[@]}" --transcript a --transcript b
+  wrong "not with --tokens" -- "${CLIPS[@]}" --tokens 100
+  wrong "not with --tokens" -- "${CLIPS[@]}" --ban 4
+  wrong "all the same" -- "${CLIPS[@]}" --temperature 0 --seeds 2
+  wrong "2 at least" -- "${CLIPS[@]}" --seeds 1
+  wrong "one --kv-type" -- "${CLIPS[@]}" --kv-type f32,int8
+  wrong "is not above sinks" -- "${CLIPS[@]}" --windows 4 --sinks 4
+  wrong "--answer-tokens" -- "${CLIPS[@]}" --answer-tokens 100000
+  wrong "window=900 is above the model's context of 250" -- -m synth:moshi-tiny "${CLIPS[@]}" --windows 900
+  wrong "--each" -- --text "$BOOK" --needle --each
+  failed "No such file" -- -a nope.wav
+  failed "No such file" -- "${CLIPS[@]}" --transcript nope.txt
+  echo "... ?" >said
+  failed "no word" -- "${CLIPS[@]}" --transcript said
 }

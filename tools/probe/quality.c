@@ -31,12 +31,20 @@ enum {
     KEY_TOP_P,
     KEY_BAN,
     KEY_NEEDLE,
-    KEY_DISTANCES
+    KEY_DISTANCES,
+    KEY_TRANSCRIPT
 };
+
+enum { PROMPT_TOKENS = 64, ANSWER_TOKENS = 64, SPEECH_TOKENS = 16, SPEECH_SEEDS = 2 };
 
 static const struct argp_option options[] = {
     PROBE_MODEL_OPTIONS,
     {"text", 't', "FILE", 0, "The text; - is stdin", 0},
+    {"audio", 'a', "CLIP", 0,
+     "In place of a text: a sound that is answered under each setting, FILE[@start:len]; may be "
+     "given several times",
+     0},
+    {"transcript", KEY_TRANSCRIPT, "FILE", 0, "What is said in the clip before it", 0},
     {"attention", KEY_ATTENTION, NULL, 0,
      "Where attention goes instead of what a bound costs: the share of the first tokens, by layer "
      "and distance, and how many sinks that makes",
@@ -47,13 +55,16 @@ static const struct argp_option options[] = {
      0},
     {"turns", KEY_TURNS, "fresh|one", 0,
      "--free: pieces of the text and answers in turns, each turn from a fresh cache or all through "
-     "one",
+     "one; --audio: so the clips",
      0},
     {"prompt-tokens", KEY_PROMPT_TOKENS, "N", 0,
      "--free: what is given of the text at the beginning, or in each turn (default 64)", 0},
     {"answer-tokens", KEY_ANSWER_TOKENS, "N", 0,
-     "--turns: what is written in each turn (default 64)", 0},
-    {"seeds", KEY_SEEDS, "N", 0, "--free: texts from each beginning (default 1)", 0},
+     "--turns: what is written in each turn (default 64); --audio: at most in each frame (default "
+     "16)",
+     0},
+    {"seeds", KEY_SEEDS, "N", 0,
+     "--free: texts from each beginning (default 1); --audio: answers to each clip (default 2)", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0, "--free: 0 is greedy (default 1)", 0},
     {"top-p", KEY_TOP_P, "P", 0, "--free: draw from the likeliest only (default 1: from all)", 0},
     {"ban", KEY_BAN, "N", 0, "--free: never write the same N tokens twice (default 0: may be)", 0},
@@ -68,7 +79,7 @@ static const struct argp_option options[] = {
      0},
     {"rope", KEY_ROPE, "HOW,HOW", 0, "cache, absolute or both (default cache)", 0},
     {"kv-type", KEY_KV_TYPE, "TYPE,…", 0,
-     "How the cache is stored: f32, f16, bf16, int8; the first one is what all are measured "
+     "How the cache is stored: f32, f16, bf16, int8, fp8; the first one is what all are measured "
      "against (default f32)",
      0},
     {"offset", KEY_OFFSET, "N,N,…", 0,
@@ -91,7 +102,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "Of these draws (default 1)", 0},
     {"state", KEY_STATE, "FILE", 0,
      "Keep what was computed there, and go on from what is there already", 0},
-    {"each", KEY_EACH, NULL, 0, "A line a token, too", 0},
+    {"each", KEY_EACH, NULL, 0,
+     "A line a token, too; --free: a line a text; --audio: a line an answer", 0},
     {"block", KEY_BLOCK, "TOKENS", 0, "Tokens in a block of the cache (default 16)", 0},
     {"format", 'f', "json|table", 0, "(default: a table on a terminal, else json)", 0},
     {0},
@@ -148,6 +160,62 @@ static int64_t item_offset(struct argp_state *st, const char *name, const char *
     return mt_arg_i64(st, name, item, 0, INT64_C(1) << 40);
 }
 
+static void add_clip(struct argp_state *st, struct quality_options *o, const char *audio)
+{
+    size_t n = (size_t)o->n_clips + 1;
+    struct quality_clip *grown = realloc(o->clips, n * sizeof(*grown));
+
+    if (!grown) {
+        argp_failure(st, MT_EXIT_FAILED, 0, "--audio: out of memory");
+        return;
+    }
+    o->clips = grown;
+    o->clips[o->n_clips++] = (struct quality_clip){audio, NULL};
+    o->free = true;
+}
+
+static void add_transcript(struct argp_state *st, const struct quality_options *o, const char *file)
+{
+    if (!o->n_clips || o->clips[o->n_clips - 1].transcript)
+        argp_error(st, "--transcript: '%s' has no --audio before it", file);
+    o->clips[o->n_clips - 1].transcript = file;
+}
+
+/* What is not measured together. */
+static void check(struct argp_state *st, const struct quality_options *o)
+{
+    if (!o->text && !o->n_clips)
+        argp_error(st, "--text is missing");
+    if (o->text && o->n_clips)
+        argp_error(st, "--text and --audio: one of them");
+    if (o->attention + o->free + o->needle > 1)
+        argp_error(st, "--attention, --free and --needle: one of them");
+    if (o->state && (o->attention || o->free || o->needle))
+        argp_error(st, "--state keeps losses on a text; not with --attention, --free, --needle");
+    if (o->each && (o->attention || o->needle))
+        argp_error(st, "--each: not with --attention, --needle");
+    if (o->free && (o->kv_types.n > 1 || o->moved.n > 1 || o->moved.v[0]))
+        argp_error(st, "--free: one --kv-type at a time, and no --offset");
+    if (o->n_clips && (o->tokens || o->passages || o->prompt_tokens || o->ban))
+        argp_error(st, "--audio: not with --tokens, --passages, --prompt-tokens, --ban");
+    if (o->n_clips && o->temperature == 0 && o->seeds > 1)
+        argp_error(st, "--seeds: greedy answers are all the same");
+    if (o->n_clips && o->temperature > 0 && o->seeds == 1)
+        argp_error(st, "--seeds: answers need others beside them, 2 at least");
+}
+
+static void set_defaults(struct quality_options *o)
+{
+    if (!o->passages)
+        o->passages = o->attention || o->free || o->needle ? 8 : 1;
+    if (!o->prompt_tokens)
+        o->prompt_tokens = PROMPT_TOKENS;
+    if (!o->answer_tokens)
+        o->answer_tokens = o->n_clips ? SPEECH_TOKENS : ANSWER_TOKENS;
+    if (!o->seeds)
+        o->seeds = o->n_clips && o->temperature > 0 ? SPEECH_SEEDS : 1;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *st)
 {
     static const char *const turns[] = {"fresh", "one"};
@@ -156,6 +224,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     switch (key) {
     case 't':
         o->text = arg;
+        return 0;
+    case 'a':
+        add_clip(st, o, arg);
+        return 0;
+    case KEY_TRANSCRIPT:
+        add_transcript(st, o, arg);
         return 0;
     case 'w':
         parse_list(st, "--windows", arg, item_window, &o->windows);
@@ -241,13 +315,8 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         argp_error(st, "'%s': the text is given by --text", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!o->text)
-            argp_error(st, "--text is missing");
-        if (o->attention + o->free + o->needle > 1)
-            argp_error(st, "--attention, --free and --needle: one of them");
-        if (o->state && (o->attention || o->free || o->needle))
-            argp_error(st,
-                       "--state keeps losses on a text; not with --attention, --free, --needle");
+        check(st, o);
+        set_defaults(o);
         return 0;
     default:
         return probe_model_option(&o->pm, key, arg, st) ? 0 : ARGP_ERR_UNKNOWN;
@@ -299,9 +368,6 @@ int probe_quality(int argc, char **argv)
         .block = 16,
         .seed = 1,
         .bound = 0.05,
-        .prompt_tokens = 64,
-        .answer_tokens = 64,
-        .seeds = 1,
         .temperature = 1,
         .top_p = 1,
         .table = isatty(STDOUT_FILENO),
@@ -309,16 +375,16 @@ int probe_quality(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
-    if (!o.passages)
-        o.passages = o.attention || o.free || o.needle ? 8 : 1;
     if (o.pm.quantize && !o.attention && !o.free && !o.needle)
         return run_quantized(&o);
     int status = probe_model_open(&o.pm);
     if (status == MT_EXIT_OK)
         status = o.needle      ? quality_needle(&o)
+                 : o.n_clips   ? quality_speech(&o)
                  : o.free      ? quality_free(&o)
                  : o.attention ? quality_attention(&o)
                                : quality_forced(&o, NULL);
     probe_model_close(&o.pm);
+    free(o.clips);
     return status;
 }

@@ -13,13 +13,20 @@ enum { QUALITY_LIST = 16, QUALITY_ARMS = 256 };
 enum quality_turns { QUALITY_NO_TURNS, QUALITY_FRESH, QUALITY_ONE };
 
 struct quality_list {
-    int64_t v[QUALITY_LIST];
+    int64_t v[QUALITY_LIST + 1];
     int n;
+};
+
+/* A sound to be heard, and what is said in it, if that is known. */
+struct quality_clip {
+    const char *audio, *transcript;
 };
 
 struct quality_options {
     struct probe_model pm;
     const char *text, *system, *state;
+    struct quality_clip *clips; /* in place of text */
+    int n_clips;
     struct quality_list windows, sinks /* -1: the prompt */, ropes /* 1: absolute */, kv_types;
     struct quality_list moved;
     int64_t tokens; /* of a passage, 0: as the text and the windows have it */
@@ -50,6 +57,12 @@ void quality_text_close(struct quality_text *t);
 /* Prompt and passage k, n_prompt + length tokens: malloc'ed, or NULL. */
 int32_t *quality_passage(const struct quality_text *t, int k);
 
+/* The model's own first tokens of a call, as a session would feed them: *ids is the caller's. */
+int quality_prompt(const struct quality_options *o, enum mt_mode mode, int32_t **ids, int *n,
+                   struct mt_err *e);
+/* Do these tokens come first? */
+bool quality_has_prompt(const struct quality_options *o);
+
 /* ---- settings: quality_arms.c ---- */
 
 /* A row of the result; several may be one arm (without sinks both ropes are the same). */
@@ -62,6 +75,7 @@ struct quality_arms {
     struct mt_arm arms[QUALITY_ARMS];
     struct quality_setting settings[QUALITY_ARMS];
     int n_arms, n_settings;
+    int group; /* settings of one type and move; behind those of the first move come its + 1 */
 };
 /* The unbounded first. Prints the reason and returns an exit status. */
 int quality_arms_make(struct quality_arms *a, const struct quality_options *o, int n_prompt);
@@ -89,6 +103,14 @@ bool quality_state_get(const struct quality_state *s, uint64_t key, struct quali
 /* A line, flushed. 0 or a negative errno. */
 int quality_state_put(struct quality_state *s, uint64_t key, const struct quality_seen *seen);
 
+/* ---- how much a text repeats itself: quality_repeat.c ---- */
+
+enum { QUALITY_NGRAM = 4 };
+/* The share of runs of four tokens that are new; NaN where there is none. */
+double quality_distinct(const int32_t *ids, int64_t n);
+/* The longest stretch that repeats what stands up to 64 tokens before it, as a share of all. */
+double quality_loop(const int32_t *ids, int64_t n);
+
 /* ---- telling: quality_tell.c ---- */
 
 /* "low" and "high" left out where there is no interval. */
@@ -96,12 +118,17 @@ void quality_interval_json(json_t *o, const struct mt_interval *i, const char *m
 /* "+0.123 [0.100, 0.150]" */
 void quality_interval_text(char out[48], const struct mt_interval *i);
 
+/* "cache", "absolute"; "-" where all is kept. */
+const char *quality_rope_name(const struct mt_arm *a);
+
 /*
  * NULL, or why the figures say nothing about a trained model, whose mean loss with an unbounded
  * cache is nll.
  */
 const char *quality_no_meaning(const struct quality_options *o, double nll);
-/* The first line; why as above. */
+/* "none", "fresh", "one". */
+const char *quality_turns_name(const struct quality_options *o);
+/* The first line; why as above. t NULL: no text was read. */
 json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
                           const char *why);
 
@@ -116,6 +143,7 @@ int quality_forced(const struct quality_options *o, const struct quality_seen *p
 int quality_plain(const struct quality_options *o, struct quality_seen **seen);
 int quality_attention(const struct quality_options *o);
 int quality_free(const struct quality_options *o);
+int quality_speech(const struct quality_options *o);
 int quality_needle(const struct quality_options *o);
 
 #endif

@@ -50,6 +50,20 @@ static bool add_group(struct quality_arms *a, const struct quality_options *o, e
     return fits;
 }
 
+/*
+ * Behind the first move comes one by a single position: it rounds anew, too, and can do nothing
+ * else. That is what the others are held against.
+ */
+static struct quality_list moves(const struct quality_options *o)
+{
+    struct quality_list l = {{o->moved.v[0], o->moved.v[0] + 1}, o->moved.n > 1 ? 2 : 1};
+
+    for (int i = 1; i < o->moved.n; i++)
+        if (o->moved.v[i] != l.v[1])
+            l.v[l.n++] = o->moved.v[i];
+    return l;
+}
+
 int quality_arms_make(struct quality_arms *a, const struct quality_options *o, int n_prompt)
 {
     bool fits = true;
@@ -66,12 +80,16 @@ int quality_arms_make(struct quality_arms *a, const struct quality_options *o, i
                 return MT_EXIT_USAGE;
             }
         }
+    struct quality_list moved = moves(o);
     for (int t = 0; t < o->kv_types.n; t++) {
         int home = a->n_settings;
 
-        for (int m = 0; m < o->moved.n && fits; m++)
-            fits = add_group(a, o, (enum mt_dtype)o->kv_types.v[t], o->moved.v[m], m ? home : -1,
+        for (int m = 0; m < moved.n && fits; m++) {
+            fits = add_group(a, o, (enum mt_dtype)o->kv_types.v[t], moved.v[m], m ? home : -1,
                              n_prompt);
+            if (m == 0)
+                a->group = a->n_settings - home;
+        }
     }
     if (fits)
         return MT_EXIT_OK;
@@ -88,7 +106,7 @@ json_t *quality_setting_json(const char *type, const struct mt_arm *a)
     if (a->policy.bounded) {
         json_object_set_new(o, "window", json_integer(a->policy.window));
         json_object_set_new(o, "sinks", json_integer(a->policy.sinks));
-        json_object_set_new(o, "rope", json_string(a->policy.rope_absolute ? "absolute" : "cache"));
+        json_object_set_new(o, "rope", json_string(quality_rope_name(a)));
     }
     json_object_set_new(o, "kv_type", json_string(mt_dtype_name(a->kv_type)));
     json_object_set_new(o, "moved", json_integer(a->moved));

@@ -57,7 +57,7 @@ static int take(void *ctx, int arm, int64_t pos, const struct mt_expected *x)
     return 0;
 }
 
-/* What the values of an arm depend on: the model, the passage, the arm and the first one. */
+/* What the values of an arm depend on: program, model, passage, the arm and the first one. */
 static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
 {
     const struct mt_model_info *info = mt_model_info(f->o->pm.m);
@@ -74,8 +74,11 @@ static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
                              a->moved,
                              (int64_t)first->kv_type,
                              first->moved};
+    const char *backend = mt_model_backend(f->o->pm.m)->ops->name;
     uint64_t h = mt_hash(MT_HASH_INIT, spec, strlen(spec) + 1);
 
+    h = mt_hash(h, MT_VERSION, sizeof(MT_VERSION));
+    h = mt_hash(h, backend, strlen(backend) + 1);
     h = mt_hash(h, info->name, strlen(info->name) + 1);
     h = mt_hash(h, ids, (size_t)(f->rows + 1) * sizeof(*ids));
     return mt_hash(h, parts, sizeof(parts));
@@ -241,23 +244,53 @@ static int64_t first_change(const struct forced *f, int arm)
     return -1;
 }
 
-/* What moving the positions did: to the mean, and at worst to one token. */
-static void moved_json(const struct forced *f, json_t *o, const struct quality_setting *s)
-{
-    int home = f->arms.settings[s->home].at;
-    double worst = 0;
+/* What moving the positions did: to the mean, and to single tokens. */
+struct shift {
+    struct mt_interval diff;
+    double rms, worst;
+};
 
-    if (home == s->at)
-        return;
+static struct shift shift_of(const struct forced *f, int setting)
+{
+    const struct quality_setting *s = &f->arms.settings[setting];
+    int home = f->arms.settings[s->home].at;
+    struct shift out = {.diff = mean(f, s->at, home, NLL, 0, f->rows)};
+    double sum = 0;
+
     for (int p = 0; p < f->text.passages; p++)
-        for (int64_t k = f->first; k < f->rows; k++)
-            worst = fmax(worst, fabs((double)seen_of(f, p, s->at)->nll[k] -
-                                     (double)seen_of(f, p, home)->nll[k]));
-    struct mt_interval diff = mean(f, s->at, home, NLL, 0, f->rows);
-    mt_json_set_real(o, "moved_diff", diff.mean);
-    mt_json_set_real(o, "moved_low", diff.low);
-    mt_json_set_real(o, "moved_high", diff.high);
-    mt_json_set_real(o, "moved_worst", worst);
+        for (int64_t k = f->first; k < f->rows; k++) {
+            double d = (double)seen_of(f, p, s->at)->nll[k] - (double)seen_of(f, p, home)->nll[k];
+
+            sum += d * d;
+            out.worst = fmax(out.worst, fabs(d));
+        }
+    out.rms = sqrt(sum / (double)((f->rows - f->first) * f->text.passages));
+    return out;
+}
+
+/* The same setting moved by one position; below 0 where nothing was moved. */
+static int floor_of(const struct forced *f, int setting)
+{
+    int home = f->arms.settings[setting].home;
+
+    return home == setting ? -1 : home + f->arms.group;
+}
+
+static void moved_json(const struct forced *f, json_t *o, int setting)
+{
+    int floor = floor_of(f, setting);
+
+    if (floor < 0)
+        return;
+    struct shift s = shift_of(f, setting), least = shift_of(f, floor);
+    mt_json_set_real(o, "moved_diff", s.diff.mean);
+    mt_json_set_real(o, "moved_low", s.diff.low);
+    mt_json_set_real(o, "moved_high", s.diff.high);
+    mt_json_set_real(o, "moved_rms", s.rms);
+    mt_json_set_real(o, "moved_worst", s.worst);
+    mt_json_set_real(o, "floor_diff", least.diff.mean);
+    mt_json_set_real(o, "floor_rms", least.rms);
+    mt_json_set_real(o, "floor_worst", least.worst);
 }
 
 static void set_part(json_t *o, const char *name, json_t *part)
@@ -283,7 +316,7 @@ static json_t *setting_json(const struct forced *f, const struct quality_setting
         set_part(o, "near", part_json(f, s->at, parts, parts + w));
         set_part(o, "far", part_json(f, s->at, parts + w, f->rows));
     }
-    moved_json(f, o, s);
+    moved_json(f, o, (int)(s - f->arms.settings));
     return o;
 }
 
@@ -391,10 +424,33 @@ static void print_setting(const struct forced *f, const struct quality_setting *
         quality_interval_text(a, &near);
     quality_interval_text(b, bounded ? &far : &all);
     printf("%-22s %-8s %-4s %9" PRId64 " %8.4f %26s %26s %9.2e %6.3f\n", kv,
-           bounded ? s->arm.policy.rope_absolute ? "absolute" : "cache" : "-",
-           mt_dtype_name(s->arm.kv_type), s->arm.moved, mean(f, s->at, NONE, NLL, 0, f->rows).mean,
-           a, b, mean(f, s->at, NONE, KL, 0, f->rows).mean,
-           mean(f, s->at, NONE, AGREE, 0, f->rows).mean);
+           quality_rope_name(&s->arm), mt_dtype_name(s->arm.kv_type), s->arm.moved,
+           mean(f, s->at, NONE, NLL, 0, f->rows).mean, a, b,
+           mean(f, s->at, NONE, KL, 0, f->rows).mean, mean(f, s->at, NONE, AGREE, 0, f->rows).mean);
+}
+
+/* What moving did, setting by setting; the first move of each is by one position: the floor. */
+static void print_moved(const struct forced *f)
+{
+    bool any = false;
+
+    for (int i = 0; i < f->arms.n_settings; i++) {
+        const struct quality_setting *s = &f->arms.settings[i];
+        char kv[64], text[48];
+
+        if (floor_of(f, i) < 0)
+            continue;
+        if (!any)
+            printf("moved positions, beside the same setting where it was; by 1: what rounding "
+                   "does\n%-22s %-8s %-4s %9s %26s %9s %9s\n",
+                   "kv", "rope", "type", "moved", "diff", "rms", "worst");
+        any = true;
+        struct shift m = shift_of(f, i);
+        mt_policy_format(&s->arm.policy, kv);
+        quality_interval_text(text, &m.diff);
+        printf("%-22s %-8s %-4s %9" PRId64 " %26s %9.2e %9.2e\n", kv, quality_rope_name(&s->arm),
+               mt_dtype_name(s->arm.kv_type), s->arm.moved, text, m.rms, m.worst);
+    }
 }
 
 static bool lacks_interval(const struct forced *f, const struct quality_setting *s)
@@ -444,6 +500,7 @@ static void print_table(const struct forced *f)
            "near", "far", "kl", "agree");
     for (int i = 0; i < f->arms.n_settings; i++)
         print_setting(f, &f->arms.settings[i]);
+    print_moved(f);
     if (why) {
         printf("%s\n", why);
         return;

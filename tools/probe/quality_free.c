@@ -13,7 +13,7 @@
 #include "engine/freerun.h"
 #include "tools/probe/quality.h"
 
-enum { ROWS = 64, NGRAM = 4, PERIOD_MOST = 64, BAN_MOST = 2048, WINDOWS_LONG = 3 };
+enum { ROWS = 64, BAN_MOST = 2048, WINDOWS_LONG = 3 };
 /* A control that repeats itself so much measures its decoder, not the bound. */
 #define CONTROL_DISTINCT 0.8
 
@@ -233,36 +233,6 @@ static struct written read_back(const struct free_run *f, int script, int arm, i
     return w;
 }
 
-static double distinct(const struct written *w)
-{
-    int64_t n = w->n - NGRAM + 1, new = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        bool seen = false;
-
-        for (int64_t j = 0; j < i && !seen; j++)
-            seen = !memcmp(w->ids + i, w->ids + j, NGRAM * sizeof(*w->ids));
-        new += !seen;
-    }
-    return n > 0 ? (double)new / (double)n : NAN;
-}
-
-/* The longest stretch that repeats what stands a period before it, as a share of all. */
-static double loop(const struct written *w)
-{
-    int64_t most = 0;
-
-    for (int64_t p = 1; p <= PERIOD_MOST; p++) {
-        int64_t run = 0;
-
-        for (int64_t i = p; i < w->n; i++) {
-            run = w->ids[i] == w->ids[i - p] ? run + 1 : 0;
-            most = run > most ? run : most;
-        }
-    }
-    return w->n > 0 ? (double)most / (double)w->n : NAN;
-}
-
 /* U+FFFD a token: bytes that became no character. */
 static double broken(const struct free_run *f, const struct written *w)
 {
@@ -284,9 +254,9 @@ static double measure_of(const struct free_run *f, enum measure what, const stru
 
     switch (what) {
     case DISTINCT:
-        return distinct(w);
+        return quality_distinct(w->ids, w->n);
     case LOOP:
-        return loop(w);
+        return quality_loop(w->ids, w->n);
     case BROKEN:
         return broken(f, w);
     default:
@@ -314,7 +284,7 @@ static void sum_up(const struct free_run *f, int arm, struct measured *m)
         struct written a = read_back(f, s, arm, from), c = read_back(f, s, 0, from);
 
         m->drawn += a.n;
-        for (int k = 0; k < MEASURES && a.n >= NGRAM; k++) {
+        for (int k = 0; k < MEASURES && a.n >= QUALITY_NGRAM; k++) {
             double mine = measure_of(f, (enum measure)k, &a);
             double control = measure_of(f, (enum measure)k, &c);
 
@@ -322,8 +292,8 @@ static void sum_up(const struct free_run *f, int arm, struct measured *m)
             m->control[k] += control;
             x[(int64_t)k * passages + s / each] += mine - control;
         }
-        weight[s / each] += a.n >= NGRAM;
-        total += a.n >= NGRAM;
+        weight[s / each] += a.n >= QUALITY_NGRAM;
+        total += a.n >= QUALITY_NGRAM;
         free(a.ids);
         free(a.nll);
         free(c.ids);
@@ -339,13 +309,6 @@ static void sum_up(const struct free_run *f, int arm, struct measured *m)
 }
 
 /* ---- telling ---- */
-
-static const char *turns_name(const struct quality_options *o)
-{
-    static const char *const name[] = {"none", "fresh", "one"};
-
-    return name[o->turns];
-}
 
 static json_t *arm_json(const struct free_run *f, const struct quality_setting *s,
                         const struct measured *m)
@@ -369,7 +332,7 @@ static json_t *head(const struct free_run *f, const char *why, bool sound)
 {
     json_t *o = quality_head_json(f->o, &f->text, why);
 
-    json_object_set_new(o, "turns", json_string(turns_name(f->o)));
+    json_object_set_new(o, "turns", json_string(quality_turns_name(f->o)));
     json_object_set_new(o, "turn_count", json_integer(f->turns));
     json_object_set_new(o, "script", json_integer(f->n));
     json_object_set_new(o, "prompt_tokens", json_integer(f->o->prompt_tokens));
@@ -383,15 +346,42 @@ static json_t *head(const struct free_run *f, const char *why, bool sound)
     return o;
 }
 
+/*
+ * What was drawn, token by token, for who counts again: of an arm all behind its first masked token,
+ * of the unbounded one everything.
+ */
+static int print_written(const struct free_run *f, const struct quality_setting *s)
+{
+    int64_t parts = mt_arm_parts(&s->arm), from = parts < f->n ? parts : -1;
+    int rc = 0;
+
+    for (int k = 0; k < f->n_scripts && rc == 0; k++) {
+        json_t *o = quality_setting_json("quality_written", &s->arm), *pos = json_array();
+        json_t *ids = json_array(), *nll = json_array();
+        int64_t at = ((int64_t)k * f->arms.n_arms + s->at) * f->n;
+
+        for (int64_t i = from + 1; i < f->n; i++)
+            if (f->script[k * f->n + i] < 0) {
+                json_array_append_new(pos, json_integer(i));
+                json_array_append_new(ids, json_integer(f->ids[at + i]));
+                json_array_append_new(nll, mt_json_real((double)f->nll[at + i]));
+            }
+        json_object_set_new(o, "script", json_integer(k));
+        json_object_set_new(o, "passage", json_integer(k / (f->n_scripts / f->text.passages)));
+        json_object_set_new(o, "pos", pos);
+        json_object_set_new(o, "tokens", ids);
+        json_object_set_new(o, "nll", nll);
+        rc = mt_json_line(stdout, o);
+    }
+    return rc;
+}
+
 static void print_arm(const struct quality_setting *s, const struct measured *m, bool masked)
 {
     char kv[64];
 
     mt_policy_format(&s->arm.policy, kv);
-    printf("%-22s %-8s", kv,
-           !s->arm.policy.bounded        ? "-"
-           : s->arm.policy.rope_absolute ? "absolute"
-                                         : "cache");
+    printf("%-22s %-8s", kv, quality_rope_name(&s->arm));
     if (s->arm.policy.bounded && !masked) {
         printf("  nothing was masked: the same as unbounded\n");
         return;
@@ -425,7 +415,7 @@ static int tell(const struct free_run *f)
         printf("%s, %s: %d beginnings, %d seeds, turns: %s; beside the unbounded cache, 95 %%\n"
                "%-22s %-8s %-36s %-36s %-36s %s\n",
                mt_model_info(f->o->pm.m)->name, f->o->text, f->text.passages, f->o->seeds,
-               turns_name(f->o), "kv", "rope", "distinct-4", "longest loop (share)",
+               quality_turns_name(f->o), "kv", "rope", "distinct-4", "longest loop (share)",
                "nll under the unbounded cache", "broken UTF-8");
     else
         rc = mt_json_line(stdout, head(f, why, sound));
@@ -438,6 +428,8 @@ static int tell(const struct free_run *f)
         else
             rc = mt_json_line(stdout, arm_json(f, s, &m));
     }
+    for (int i = 0; i < f->arms.n_settings && rc == 0 && f->o->each; i++)
+        rc = print_written(f, &f->arms.settings[i]);
     return rc;
 }
 
@@ -448,10 +440,6 @@ static int run(struct free_run *f, struct marks *m)
     if (!mt_model_tokenizer(f->o->pm.m)) {
         mt_msg(MT_ERROR, "--free: the model has no tokenizer");
         return MT_EXIT_FAILED;
-    }
-    if (f->o->kv_types.n > 1 || f->o->moved.n > 1 || f->o->moved.v[0]) {
-        mt_msg(MT_ERROR, "--free: one --kv-type at a time, and no --offset");
-        return MT_EXIT_USAGE;
     }
     if (load_marks(m, f->o) < 0) {
         mt_msg(MT_ERROR, "--free: out of memory");

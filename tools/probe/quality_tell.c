@@ -24,6 +24,11 @@ void quality_interval_text(char out[48], const struct mt_interval *i)
         snprintf(out, 48, "%+.4f [%+.4f, %+.4f]", i->mean, i->low, i->high);
 }
 
+const char *quality_rope_name(const struct mt_arm *a)
+{
+    return !a->policy.bounded ? "-" : a->policy.rope_absolute ? "absolute" : "cache";
+}
+
 const char *quality_no_meaning(const struct quality_options *o, double nll)
 {
     if (!o->pm.spec || !strncmp(o->pm.spec, "synth:", 6))
@@ -33,17 +38,30 @@ const char *quality_no_meaning(const struct quality_options *o, double nll)
     return NULL;
 }
 
+const char *quality_turns_name(const struct quality_options *o)
+{
+    static const char *const name[] = {"none", "fresh", "one"};
+
+    return name[o->turns];
+}
+
 json_t *quality_head_json(const struct quality_options *o, const struct quality_text *t,
                           const char *why)
 {
     const struct mt_model_info *info = mt_model_info(o->pm.m);
     json_t *h =
-        json_pack("{s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:I}", "type",
-                  "quality_run", "metronome", 1, "version", MT_VERSION, "model", info->name, "spec",
-                  o->pm.spec ? o->pm.spec : "", "text", o->text, "text_tokens",
-                  (json_int_t)t->n_ids, "passages", t->passages, "length", (json_int_t)t->length,
-                  "prompt", t->n_prompt, "resample", o->resample, "seed", (json_int_t)o->seed);
+        json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "quality_run", "metronome", 1, "version",
+                  MT_VERSION, "model", info->name, "spec", o->pm.spec ? o->pm.spec : "");
 
+    if (t) {
+        json_object_set_new(h, "text", json_string(o->text));
+        json_object_set_new(h, "text_tokens", json_integer(t->n_ids));
+        json_object_set_new(h, "passages", json_integer(t->passages));
+        json_object_set_new(h, "length", json_integer(t->length));
+        json_object_set_new(h, "prompt", json_integer(t->n_prompt));
+        json_object_set_new(h, "resample", json_integer(o->resample));
+    }
+    json_object_set_new(h, "seed", json_integer((json_int_t)o->seed));
     json_object_set_new(h, "backend", json_string(mt_model_backend(o->pm.m)->ops->name));
     if (o->pm.quantize)
         json_object_set_new(h, "quantize", json_string(mt_dtype_name(o->pm.quantize)));

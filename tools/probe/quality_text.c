@@ -9,29 +9,38 @@
 
 enum { DEFAULT_TOKENS = 4096, WINDOWS_LONG = 4, ATTENTION_TOKENS = 1024 };
 
-/* The model's own first tokens of a call, as a session would feed them. */
-static int load_prompt(struct quality_text *t, const struct quality_options *o, struct mt_err *e)
+int quality_prompt(const struct quality_options *o, enum mt_mode mode, int32_t **ids, int *n,
+                   struct mt_err *e)
 {
     struct mt_model *m = o->pm.m;
-    const struct mt_model_info *info = mt_model_info(m);
     struct mt_ear *ear = NULL;
     struct mt_talk *talk = NULL;
-    int rc = mt_ear_new(&ear, m, info->beat_samples, 1, e);
+    int rc = mt_ear_new(&ear, m, mt_model_info(m)->beat_samples, 1, e);
 
+    *ids = NULL;
     if (rc == 0)
-        rc = mt_talk_new(&talk, m, MT_MODE_TURN, o->system, ear, e);
+        rc = mt_talk_new(&talk, m, mode, o->system, ear, e);
     if (rc == 0) {
-        const int32_t *ids = mt_talk_prompt(talk, &t->n_prompt);
+        const int32_t *prompt = mt_talk_prompt(talk, n);
 
-        t->prompt = malloc(mt_mul((size_t)t->n_prompt + 1, sizeof(*ids)));
-        if (t->prompt)
-            memcpy(t->prompt, ids, (size_t)t->n_prompt * sizeof(*ids));
+        *ids = malloc(mt_mul((size_t)*n + 1, sizeof(*prompt)));
+        if (*ids)
+            memcpy(*ids, prompt, (size_t)*n * sizeof(*prompt));
         else
             rc = mt_err_set(e, -ENOMEM, "out of memory");
     }
     mt_talk_free(&talk);
     mt_ear_free(&ear);
     return rc;
+}
+
+bool quality_has_prompt(const struct quality_options *o)
+{
+    bool prompt = o->system;
+
+    for (int i = 0; i < o->sinks.n; i++)
+        prompt = prompt || o->sinks.v[i] < 0;
+    return prompt;
 }
 
 static int64_t longest(const struct quality_list *l)
@@ -75,7 +84,6 @@ int quality_text_open(struct quality_text *t, const struct quality_options *o)
     const struct mt_model_info *info = mt_model_info(o->pm.m);
     struct mt_err e = {0};
     size_t len, n = 0;
-    bool prompt = o->system;
 
     *t = (struct quality_text){0};
     if (info->codebooks) {
@@ -86,8 +94,6 @@ int quality_text_open(struct quality_text *t, const struct quality_options *o)
         mt_msg(MT_ERROR, "--text: the model has no tokenizer");
         return MT_EXIT_FAILED;
     }
-    for (int i = 0; i < o->sinks.n; i++)
-        prompt = prompt || o->sinks.v[i] < 0;
     char *text = probe_text(o->text, &len);
     if (!text)
         return MT_EXIT_FAILED;
@@ -98,7 +104,8 @@ int quality_text_open(struct quality_text *t, const struct quality_options *o)
         mt_msg(MT_ERROR, "%s: %s", o->text, e.text);
         return MT_EXIT_FAILED;
     }
-    if (prompt && load_prompt(t, o, &e) < 0) {
+    if (quality_has_prompt(o) &&
+        quality_prompt(o, MT_MODE_TURN, &t->prompt, &t->n_prompt, &e) < 0) {
         mt_msg(MT_ERROR, "sinks=prompt: %s", e.text);
         return MT_EXIT_FAILED;
     }
