@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/bench/compare .ci/apt .ci/run tests/run contrib/haproxy/fleet $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/bench/compare tests/chaos .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -222,7 +222,8 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 
 # ---- installing ----
 
-CONTRIB  := $(wildcard contrib/*/*)
+# Not what makes the tiny model: it needs the source folder around it.
+CONTRIB  := $(filter-out contrib/tiny/%,$(wildcard contrib/*/*))
 INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(PLUGIN:$B/%=$(plugindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
             $(addprefix $(docdir)/,$(CONTRIB)) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
