@@ -189,16 +189,26 @@ static int make_data(struct synth *s, struct made *m, const char *name)
     return 0;
 }
 
+static int no_memory(const struct synth *s, const char *name, size_t size, struct mt_err *e)
+{
+    char show[MT_SHOW_MAX];
+
+    return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %zu bytes", s->where,
+                      mt_show(show, name), size);
+}
+
 static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
 {
     struct synth *s = self;
     struct mt_tensor t = {.n_dims = n_dims};
     char show[MT_SHOW_MAX], shape[MT_SHAPE_MAX];
     size_t size = s->type == MT_F32 ? 4 : 2;
-    struct made *m = NULL;
+    struct made *m = NULL, **have = tfind(&name, &s->tree, by_name);
 
-    if (tfind(&name, &s->tree, by_name))
+    if (have && (*have)->t.bytes.data)
         return 0;
+    if (have) /* it was dropped */
+        return make_data(s, *have, name) < 0 ? no_memory(s, name, (size_t)(*have)->t.size, e) : 0;
     for (int i = 0; i < n_dims; i++) {
         size = mt_mul(size, dims[i] > 0 ? (size_t)dims[i] : SIZE_MAX);
         t.dims[i] = dims[i];
@@ -217,8 +227,7 @@ static int make(void *self, const char *name, int n_dims, const int64_t *dims, s
 fail:
     if (m)
         made_free(m);
-    return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %zu bytes", s->where,
-                      mt_show(show, name), size);
+    return no_memory(s, name, size, e);
 }
 
 /* Whatever is asked for can be made. */

@@ -114,7 +114,7 @@ static void test_objects(void **state)
 {
     struct mt_backend *be = backend(MT_CPU_SCALAR, 2);
     struct mt_kv_shape s = {28, 4, 128, 16, MT_BF16}, bad;
-    struct mt_bytes b = {"12345678", MT_INT8, 1, 8};
+    struct mt_bytes b = {"12345678", MT_INT8, 1, 8, false};
     struct mt_rows r;
     struct mt_mat *m;
     struct mt_kv *kv;
