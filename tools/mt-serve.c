@@ -77,7 +77,7 @@ static const struct argp_option options[] = {
      "KV memory of all sessions: bytes, or Nb for blocks (default 2GiB)", 0},
     {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
     {"kv-type", OPT_KV_TYPE, "TYPE", 0,
-     "Storage of keys and values: bf16 (default), f16, f32, int8", 0},
+     "Storage of keys and values: bf16 (default), f16, f32, int8, fp8", 0},
     {0, 0, 0, 0, "Time:", 3},
     {"frame", OPT_FRAME, "D", 0, "Length of a frame (default: the model's own beat)", 0},
     {"deadline", OPT_DEADLINE, "D", 0,

@@ -300,10 +300,10 @@ static void att_decode(const struct mt_kv *kv, int layer, int32_t block, int v, 
 
         for (int64_t k = 0; k < bytes; k += 64)
             __builtin_prefetch(next + k);
-        if (t == MT_INT8) {
+        if (mt_dtype_scaled(t)) {
             memcpy(&scale, kv_scale_at(kv, layer, block, v, head, slot + i), sizeof(scale));
             for (; d + LANES <= hd; d += LANES)
-                vstore(dst + d, vfrom(MT_INT8, src, d) * scale);
+                vstore(dst + d, (t == MT_INT8 ? vfrom_int8(src + d) : vfrom_e4m3(src + d)) * scale);
             if (d < hd)
                 num_decode_kv(dst + d, t, src + d, scale, hd - d);
         } else {
