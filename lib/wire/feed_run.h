@@ -58,6 +58,7 @@ struct feed_session {
     int64_t ahead_samples;
     int64_t piece;               /* the frame that is being prepared or waits for its time */
     int64_t spurts, talk_frames; /* spurts of talk begun, and frames left of this one */
+    int64_t skipped_ns;          /* of sound that a loaded call has heard already */
     int64_t pause_ns;            /* all pauses so far, on the clock */
 
     /*

@@ -526,6 +526,7 @@ void mt_feed_session_begin(struct feed_session *s)
         s->start_ns = r->o->pace
                           ? mt_feed_grid(r, s->opened_ns, mt_feed_phase(r->o, s->index), s->frame_s)
                           : s->opened_ns;
+        s->start_ns -= s->skipped_ns;
     }
     schedule(s);
 }
