@@ -19,6 +19,7 @@ static const struct command {
     {"cap", "set how many sessions a server admits", probe_cap},
     {"save", "have a server save a call, which goes on", probe_save},
     {"check", "time one frame: one word and an exit status", probe_check},
+    {"drain", "have a server take no more calls", probe_drain},
     {"play", "records in, what a listener hears out", probe_play},
     {"tokens", "text to token ids, and back", probe_tokens},
     {"logits", "what a model expects next, position by position", probe_logits},

@@ -34,13 +34,11 @@ static bool go_on(struct feed_session *s, json_t *msg)
     if (frame < 0 || samples < 0)
         mt_err_set(&e, -EPROTO, "the server's \"opened\" tells no place to go on from");
     else
-        mt_feed_stream_skip(&s->stream, samples, &e);
+        mt_feed_session_skip(s, frame, samples, &e);
     if (e.code) {
         mt_feed_session_close(s, e.text);
         return false;
     }
-    s->first = s->piece = frame;
-    s->skipped_ns = mt_feed_ns((double)samples, s->run->o->open.rate_hz, s->run->o->speed);
     return true;
 }
 
