@@ -238,8 +238,8 @@ static void rope_once(void *arg)
 {
     struct att *a = arg;
 
-    a->be->ops->rope_append(a->be, a->kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e6}, &a->b, a->q,
-                            a->q_sink, a->k, a->v);
+    a->be->ops->rope_append(a->be, a->kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e6, .q_norm = NULL},
+                            &a->b, a->q, a->q_sink, a->k, a->v);
 }
 
 /* `sessions` windows of `window` tokens behind 4 sinks, each with `n` rows in the step. */
