@@ -3,6 +3,7 @@
  * lib/control's; here are its options, what of a line it needs, and what is told of a decision.
  */
 #include "base/args.h"
+#include "base/service.h"
 #include "wire/agent.h"
 #include "wire/wire.h"
 
@@ -677,6 +678,19 @@ static int run(struct control *c)
     return rc < 0 ? rc : finish(c);
 }
 
+/* A service manager may have made the socket, whatever it calls it. */
+static int open_agent(struct control *c, struct mt_err *e)
+{
+    struct mt_service_fd fd;
+    int n = mt_service_fds(&fd, 1, e);
+
+    if (n == 1 && c->a->agent)
+        return mt_err_set(e, -EINVAL, "the service manager has a socket for it");
+    if (n == 1)
+        return mt_agent_serve_fd(&c->agent, fd.fd, e);
+    return n < 0 || !c->a->agent ? n : mt_agent_serve(&c->agent, c->a->agent, e);
+}
+
 /* Each line was flushed by one write, so nothing is left to do, wherever this comes. */
 static void on_stop(int number)
 {
@@ -701,7 +715,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
-    if (a.agent && (rc = mt_agent_serve(&c.agent, a.agent, &e)) < 0) {
+    if ((rc = open_agent(&c, &e)) < 0) {
         mt_msg(MT_ERROR, "--agent-check: %s", e.text);
         return mt_close_stdout(rc == -EINVAL || rc == -ENAMETOOLONG ? MT_EXIT_USAGE
                                                                     : MT_EXIT_FAILED);
