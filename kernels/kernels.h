@@ -364,8 +364,8 @@ struct mt_ops {
                     struct mt_rows scratch, int n);
 
     /*
-     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
+     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at its
+     * index; q_sink gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
      * [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`. All runs are
      * appended before any attention of the layer.
      */

@@ -221,7 +221,7 @@ template <class T> MT_DEV T warp_sum(T v)
     return v;
 }
 
-/* What a warp multiplies n numbers and their weights with to norm them: 1 / sqrt(mean square + eps). */
+/* What a warp multiplies n numbers with to norm them: 1 / sqrt(mean square + eps). */
 MT_DEV float warp_norm(const float *a, int n, float eps)
 {
     float sum = 0;
