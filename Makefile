@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/bench/compare .ci/apt .ci/run tests/run contrib/haproxy/fleet $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/bench/compare tests/chaos .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -181,8 +181,8 @@ check: all headers $(UNIT) $(EMU_TEST) $(REPLAY) | $(FIRST) ## build and run all
 headers: | $(FIRST) # each public header compiles alone
 	@for h in $(HEADERS); do $(CC) $(MT_CFLAGS) -fsyntax-only -x c -include $$h /dev/null || exit 1; done
 
-bench: $(BENCH) ## run the benchmarks and print their ratios
-	@set -e; for b in $(BENCH); do echo "== $$b"; $$b; done
+bench: $(BENCH) ## the benches, some six minutes: shares of what the machine gives, tokens a second, sessions on the beat
+	@set -e; for b in $(BENCH); do echo "== $$b" >&2; $$b; done
 
 fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
 	$Q$(MAKE) --no-print-directory CC=clang B=build/fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" WARN=-Wno-unknown-warning-option \
@@ -222,7 +222,8 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 
 # ---- installing ----
 
-CONTRIB  := $(wildcard contrib/*/*)
+# Not what makes the tiny model: it needs the source folder around it.
+CONTRIB  := $(filter-out contrib/tiny/%,$(wildcard contrib/*/*))
 INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(PLUGIN:$B/%=$(plugindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
             $(addprefix $(docdir)/,$(CONTRIB)) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
