@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/bench/compare tests/chaos .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -60,7 +60,7 @@ FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
 PLUGIN   := $(if $(filter-out 0,$(CUDA)),$B/libmetronome-cuda.so)
 
-.PHONY: all deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
+.PHONY: all deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall deb clean help
 .SECONDARY:
 
 all: $(TOOLS) $(PLUGIN) ## build the tools into build/ (CUDA=1: the plugin for NVIDIA cards too)
@@ -245,6 +245,9 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 uninstall: ## remove exactly what install put there
 	@for f in $(INSTALLED); do echo "  remove $(DESTDIR)$$f"; rm -f "$(DESTDIR)$$f"; done
 	@rmdir $(patsubst %,"$(DESTDIR)$(docdir)/%",$(sort $(dir $(CONTRIB))) contrib .) 2>/dev/null || true
+
+deb: all ## a Debian package of it, in build/deb (needs dpkg-dev; lintian looks at it)
+	@packaging/deb $B/deb
 
 clean: ## remove build/
 	rm -rf build
