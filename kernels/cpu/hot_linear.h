@@ -181,9 +181,9 @@ static void group_few(const struct linear_job *j, const char *const *w, int64_t 
 }
 
 /*
- * Fetch 64 bytes of each row from *at on, which moves on, up to `end`: the next piece, or behind the
- * rows' ends that of the next group, comes while this one is at work; for a row's piece is too short
- * a stream for the processor to see.
+ * Fetch 64 bytes of each row from *at on, which moves on, up to `end`: the next piece, or behind
+ * the rows' ends that of the next group, comes while this one is at work. A row's piece is too
+ * short a stream for the processor to see.
  */
 static void ahead(int64_t *at, int64_t end, const char *const *w, int64_t row_bytes)
 {
