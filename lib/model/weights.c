@@ -24,6 +24,8 @@ struct mt_weights {
     bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
     void *small;            /* struct small by its tensor (tsearch) */
+    void (*seen)(void *ctx, int64_t bytes);
+    void *ctx;
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -162,6 +164,16 @@ int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const in
     return rc < 0 ? rc : w->src->find(w->self, name, out, e);
 }
 
+static void count(struct mt_weights *w, struct mt_tensor *t)
+{
+    if (t->given)
+        return;
+    t->given = true;
+    w->bytes += t->size;
+    if (w->seen)
+        w->seen(w->ctx, w->bytes);
+}
+
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e)
 {
@@ -187,10 +199,30 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     *out = t->bytes;
     if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
         return rc;
-    if (!t->given)
-        w->bytes += t->size;
-    t->given = true;
+    count(w, t);
     return 0;
+}
+
+int mt_weights_recipe(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                      struct mt_bytes *out, struct mt_recipe *r, struct mt_err *e)
+{
+    struct mt_tensor *t;
+    int rc;
+
+    if (!w->src->recipe || w->plan || w->quantize != MT_F32)
+        return -ENOENT;
+    if ((rc = w->src->recipe(w->self, name, n_dims, dims, &t, r, e)) < 0)
+        return rc;
+    *out = t->bytes;
+    out->data = NULL;
+    count(w, t);
+    return 0;
+}
+
+void mt_weights_watch(struct mt_weights *w, void (*seen)(void *ctx, int64_t bytes), void *ctx)
+{
+    w->seen = seen;
+    w->ctx = ctx;
 }
 
 int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],

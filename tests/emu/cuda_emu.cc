@@ -268,6 +268,16 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
+/* The machine's, as far as it says. */
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    *left = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    *all = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     *p = malloc(bytes);
