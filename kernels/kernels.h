@@ -53,9 +53,10 @@ int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
  * 1.
  */
 struct mt_bytes {
-    const void *data; /* any alignment; must outlive the mt_mat made from it */
+    const void *data; /* any alignment; outlives the mt_mat made from it, unless mat_borrows: no */
     enum mt_dtype type;
     int64_t rows, cols; /* a row is mt_dtype_row_bytes long */
+    bool looked_up;     /* rows are only looked up: linear may be slow, so no copy is made for it */
 };
 
 /*
@@ -284,6 +285,11 @@ struct mt_ops {
     int (*mat_make)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
                     const struct mt_recipe *r, int64_t first);
     void (*mat_free)(struct mt_backend *be, struct mt_mat *m);
+    /*
+     * May m still read the bytes that it was made from? Otherwise they may go, unless its rows are
+     * looked up besides (embed and its kin read them for ever).
+     */
+    bool (*mat_borrows)(const struct mt_mat *m);
 
     /*
      * Activations: n rows, zeroed. put and get copy whole rows between host memory [n, width] and
@@ -314,6 +320,16 @@ struct mt_ops {
      */
     void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
+    /*
+     * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
+     * them: token behind token, each [layer][K, V][kv head] its elements and behind them INT8's
+     * scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device failed. NULL: the
+     * backend's caches hold nothing.
+     */
+    int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, void *bytes);
+    int (*kv_put)(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, const void *bytes);
 
     /*
      * out row i = table row ids[i]; rows with ids[i] < 0 are left alone. ids in host memory, in
@@ -473,6 +489,8 @@ struct mt_ops {
 struct mt_backend {
     const struct mt_ops *ops;
     int64_t rows_held; /* bytes of all rows that were made and not freed */
+    int64_t mats_held; /* bytes of weights in forms of its own: what they were made from is apart */
+    bool plan; /* only sizes are wanted: weights may stay empty, and no operation runs on them */
 };
 
 /*

@@ -38,7 +38,7 @@ enum {
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "Watch the server on this Unix socket and set its cap", 1},
+    {"socket", 's', "SOCKET", 0, "Watch the server on this Unix socket, or at tcp:HOST:PORT, and set its cap", 1},
     {"deadline", OPT_DEADLINE, "D", 0, "Deadline of a frame, T (default: the records' own)", 1},
     {0, 0, 0, 0, "The law:", 2},
     {"target", OPT_TARGET, "SHARE", 0, "Grow while the p95 is below this share of T (default 0.8)",

@@ -51,7 +51,7 @@ enum {
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "Where to:", 1},
     {"socket", 's', "SOCKET", 0,
-     "Call the server on this Unix socket (default: write the wire to stdout)", 0},
+     "Call the server on this Unix socket, or at tcp:HOST:PORT (default: write the wire to stdout)", 0},
     {"sessions", 'n', "N", 0, "Sessions (default 1); session i begins with file i, counted round",
      0},
     {0, 0, 0, 0, "When:", 2},

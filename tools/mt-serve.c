@@ -1,5 +1,5 @@
 /*
- * mt-serve: a speech model as a server on a Unix socket, or one call through a pipe. Options, and
+ * mt-serve: a speech model as a server on sockets, or one call through a pipe. Options, and
  * the parts put together; the work is lib/engine's and lib/wire's.
  */
 #include <errno.h>
@@ -40,6 +40,8 @@ enum {
     OPT_CLOSE_STALLED,
     OPT_FAULT,
     OPT_METRICS,
+    OPT_TCP,
+    OPT_LISTEN_PUBLIC,
     OPT_DRY_RUN,
 };
 
@@ -53,7 +55,16 @@ static const struct argp_option options[] = {
     {"quantize", OPT_QUANTIZE, "TYPE", 0,
      "Make float matrices smaller when they are loaded: q8_0 or q4_k", 1},
     {"socket", 's', "SOCKET", 0,
-     "Serve on this Unix socket (default: one call over standard input and output)", 1},
+     "Serve on this Unix socket, or at tcp:HOST:PORT; may be given more than once (default: one "
+     "call over standard input and output)",
+     1},
+    {"tcp", OPT_TCP, "LIST", 0,
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), opens=R new "
+     "ones a second (20), rate=X times as fast as it runs may audio come (16), idle=D (60s), "
+     "control: not only call",
+     1},
+    {"listen-public", OPT_LISTEN_PUBLIC, 0, 0,
+     "Allow -s tcp:… at addresses that other machines reach; there is no encryption", 1},
     {"metrics", OPT_METRICS, "ADDR|unix:PATH", 0,
      "Serve metrics for Prometheus and the server's health over HTTP at HOST:PORT, PORT (of this "
      "machine only) or a Unix socket",
@@ -124,7 +135,11 @@ static const char doc[] =
 
 struct args {
     struct mt_engine_opts engine;
-    const char *model, *mmproj, *socket, *metrics, *backend;
+    const char *model, *mmproj, *metrics, *backend;
+    const char *sockets[MT_DOORS];
+    int n_sockets;
+    struct mt_wire_tcp tcp;
+    bool tcp_given, public;
     enum mt_dtype quantize;
     struct mt_wire_fault fault;
     bool faulty;
@@ -140,21 +155,51 @@ struct args {
 
 /* ---- options ---- */
 
+static void check_sockets(struct argp_state *st, const struct args *a)
+{
+    bool tcp = false;
+
+    for (int i = 0; i < a->n_sockets; i++) {
+        struct mt_err e = {0};
+        int rc = mt_wire_public(a->sockets[i], &e);
+
+        tcp = tcp || mt_wire_is_tcp(a->sockets[i]);
+        if (rc < 0)
+            argp_error(st, "--socket: %s", e.text);
+        if (rc > 0 && !a->public)
+            argp_error(st,
+                       "--socket: %s can be reached from other machines, and there is no "
+                       "encryption: put a proxy before it, or give --listen-public",
+                       a->sockets[i]);
+    }
+    if ((a->tcp_given || a->public) && !tcp)
+        argp_error(st, "--%s: nobody comes over TCP: give -s tcp:HOST:PORT",
+                   a->tcp_given ? "tcp" : "listen-public");
+}
+
 static void check(struct argp_state *st, const struct args *a)
 {
-    if (a->socket && !*a->socket)
-        argp_error(st, "--socket: the path is empty");
+    check_sockets(st, a);
     if (a->gpu_memory > 0 && !a->pool_auto)
         argp_error(st, "--gpu-memory: it goes with --pool auto");
-    if (a->faulty && !a->socket)
+    if (a->faulty && !a->n_sockets)
         argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
-    if (a->metrics && !a->socket)
+    if (a->metrics && !a->n_sockets)
         argp_error(st, "--metrics: they are a server's: give a socket (-s SOCKET)");
-    if (!a->socket && !a->dry_run && isatty(STDIN_FILENO))
+    if (!a->n_sockets && !a->dry_run && isatty(STDIN_FILENO))
         argp_error(st,
                    "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
                    "socket (-s SOCKET)",
                    mt_msg_program_name());
+}
+
+static void parse_tcp(struct argp_state *st, const char *arg, struct args *a)
+{
+    struct mt_err e = {0};
+
+    a->tcp_given = true;
+    if (mt_wire_tcp_parse(arg, &a->tcp, &e) < 0)
+        argp_error(st, "--tcp: '%s': %s", arg, e.text);
 }
 
 static void parse_fault(struct argp_state *st, const char *arg, struct args *a)
@@ -183,7 +228,15 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->quantize = mt_arg_quantize(st, arg);
         break;
     case 's':
-        a->socket = arg;
+        if (a->n_sockets == MT_DOORS)
+            argp_error(st, "--socket: at most %d of them", MT_DOORS);
+        a->sockets[a->n_sockets++] = arg;
+        break;
+    case OPT_TCP:
+        parse_tcp(st, arg, a);
+        break;
+    case OPT_LISTEN_PUBLIC:
+        a->public = true;
         break;
     case OPT_DRY_RUN:
         a->dry_run = true;
@@ -433,14 +486,19 @@ static void take_down(struct serve *s)
     mt_backend_close(&s->backend);
 }
 
-static int print_ready(void *ctx)
+static int print_ready(void *ctx, const char *const *where, int n)
 {
     struct serve *s = ctx;
-    json_t *o = mt_wire_ready_json(s->engine, s->model);
+    json_t *o = mt_wire_ready_json(s->engine, s->model), *all = json_array();
     int rc;
 
-    if (o && s->a->socket)
-        json_object_set_new(o, "socket", json_string(s->a->socket));
+    for (int i = 0; i < n; i++)
+        json_array_append_new(all, json_string(where[i]));
+    if (o && n > 0)
+        json_object_set_new(o, "socket", json_string(where[0]));
+    if (o && n > 1)
+        json_object_set(o, "sockets", all);
+    json_decref(all);
     if (o && s->metrics)
         json_object_set_new(o, "metrics", json_string(mt_metrics_where(s->metrics)));
     rc = mt_json_line(stdout, o);
@@ -455,7 +513,7 @@ static void note(void *ctx, enum mt_level level, const char *text)
 
 static int serve(struct serve *s)
 {
-    struct mt_server_opts so = {.path = s->a->socket,
+    struct mt_server_opts so = {.tcp = s->a->tcp,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,
@@ -464,9 +522,10 @@ static int serve(struct serve *s)
     struct mt_err e = {0};
     int rc;
 
+    memcpy(so.where, s->a->sockets, sizeof(so.where));
     if (s->a->dry_run)
-        rc = print_ready(s);
-    else if (s->a->socket)
+        rc = print_ready(s, s->a->sockets, s->a->n_sockets);
+    else if (s->a->n_sockets)
         rc = mt_serve_socket(s->engine, s->model, &so, &e);
     else
         rc = mt_serve_stdio(s->engine, s->model, STDIN_FILENO, stdout, &e);
@@ -489,6 +548,7 @@ int main(int argc, char **argv)
     mt_close_stdout_at_exit();
     argp_err_exit_status = MT_EXIT_USAGE;
     mt_engine_defaults(&a.engine);
+    mt_wire_tcp_defaults(&a.tcp);
     mt_policy_parse(KV_DEFAULT, &a.engine.policy, &e);
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     mt_msg_level(a.level);

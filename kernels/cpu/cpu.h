@@ -117,11 +117,14 @@ struct mt_rope_row {
     int head_dim; /* 0: nothing yet */
 };
 
-/* 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. */
+/*
+ * 32 columns of a row of x, quantised: x = d * q. hot_quant.h fills and reads them. Minus the sum
+ * of q times a type's zero is kept ready for each, or every tile would shift it anew.
+ */
 struct mt_xblock {
-    signed char q[32];
-    float d, ds;   /* ds = d * sum of q */
-    int32_t n, n0; /* minus the sum of q, of its first 16 */
+    _Alignas(64) signed char q[32];
+    float d, ds;                           /* ds = d * sum of q */
+    int32_t zero4, zero5, zero6[2], zero8; /* by bits of the weights; 6: of each 16 columns */
 };
 /* Rows of a call that are quantised at a time, and as many more that may be read but don't count. */
 enum { MT_X_ROWS = 256, MT_X_SPARE = 16 };
@@ -135,7 +138,7 @@ struct mt_cpu {
     bool packs;                 /* linear takes weights in blocks packed */
     struct mt_chunk *chunks;    /* what they lie in, the newest first */
     int64_t x_blocks;           /* in a row of x */
-    struct mt_xblock *x;        /* [MT_X_ROWS + MT_X_SPARE][x_blocks + 1] */
+    struct mt_xblock *x;        /* [MT_X_ROWS + MT_X_SPARE][x_blocks] */
     /* sampling: `width` cells a thread */
     int width;
     int32_t *pick;

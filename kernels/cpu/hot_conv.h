@@ -139,7 +139,7 @@ static void conv_sums(struct mt_backend *be, struct mt_rows out, struct mt_rows 
                       const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                       struct mt_rows residual, int n)
 {
-    struct conv_run c = {{out, x, residual, w, bias, act, n, NULL, 0}, cpu_of(be)->scratch, 0};
+    struct conv_run c = {{out, x, residual, w, bias, act, n, NULL}, cpu_of(be)->scratch, 0};
 
     c.row_blocks = (n + CONV_ROWS - 1) / CONV_ROWS;
     if (n > 0)

@@ -23,8 +23,7 @@ struct linear_job {
     const struct mt_mat *w, *bias;
     enum mt_act act;
     int n;
-    const struct mt_xblock *q; /* x as hot_quant.h takes it, q_stride blocks from row to row */
-    int64_t q_stride;
+    const struct mt_xblock *q; /* x as hot_quant.h takes it */
 };
 
 /* acc[i * nx + j] += weight row i times x row j over k columns. nw, nx and t are constants. */

@@ -61,7 +61,7 @@ static void linears_rows(struct mt_cpu *c, struct mt_rows x, const struct mt_lin
 #if LANES > 4
     if (packed) {
         job.q = c->x;
-        job.q_stride = x_quantise(c, job.x, blocks, n);
+        x_quantise(c, job.x, blocks, n);
     }
 #else
     (void)packed;

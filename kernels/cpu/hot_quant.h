@@ -58,29 +58,36 @@ FOLD vi signed_as(vi x, vu w)
 
 FOLD vi imax(vi a, vi b)
 {
-    return ((a > b) & a) | (~(a > b) & b);
+#if LANES == 16
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#else
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#endif
 }
 
 FOLD int32_t itop(vi v)
 {
+    __m128i m;
+
 #if LANES == 16
-    v = imax(v, TURN_8(v));
+    __m256i h = _mm256_max_epi32(_mm512_castsi512_si256((__m512i)v),
+                                 _mm512_extracti64x4_epi64((__m512i)v, 1));
+#else
+    __m256i h = (__m256i)v;
 #endif
-    v = imax(v, TURN_4(v));
-    v = imax(v, TURN_2(v));
-    v = imax(v, TURN_1(v));
-    return v[0];
+    m = _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
 }
 
-FOLD int32_t isum(vi v)
+/* The sums of q's 16 bytes. */
+FOLD int32_t bytes_sum(const signed char *q)
 {
-#if LANES == 16
-    v += TURN_8(v);
-#endif
-    v += TURN_4(v);
-    v += TURN_2(v);
-    v += TURN_1(v);
-    return v[0];
+    __m128i u = _mm_xor_si128(_mm_loadu_si128((const void *)q), _mm_set1_epi8(-128));
+    __m128i s = _mm_sad_epu8(u, _mm_setzero_si128());
+
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi32(s, 2) - 16 * 128;
 }
 
 FOLD void store_bytes(signed char *p, vi v)
@@ -99,7 +106,7 @@ FOLD void store_bytes(signed char *p, vi v)
 static void x_block(struct mt_xblock *b, const float *x)
 {
     vf v[32 / LANES];
-    vi top = {0}, q[32 / LANES];
+    vi top = {0};
     int32_t m, first, all;
     float max, by;
 
@@ -117,27 +124,40 @@ static void x_block(struct mt_xblock *b, const float *x)
     }
     by = 127 / max;
 #pragma GCC unroll 4
-    for (int i = 0; i < 32 / LANES; i++) { /* 1.5 * 2^23 rounds to an integer, to nearest even */
-        q[i] = (vi)(v[i] * by + 0x1.8p23f) - 0x4b400000;
-        store_bytes(b->q + i * LANES, q[i]);
-    }
-#if LANES == 16
-    first = isum(q[0]);
-    all = first + isum(q[1]);
-#else
-    first = isum(q[0] + q[1]);
-    all = first + isum(q[2] + q[3]);
-#endif
+    for (int i = 0; i < 32 / LANES; i++) /* 1.5 * 2^23 rounds to an integer, to nearest even */
+        store_bytes(b->q + (ptrdiff_t)i * LANES, (vi)(v[i] * by + 0x1.8p23f) - 0x4b400000);
+    first = bytes_sum(b->q);
+    all = first + bytes_sum(b->q + 16);
     b->d = max / 127;
     b->ds = (float)all * b->d;
-    b->n = -all;
-    b->n0 = -first;
+    b->zero4 = all * -8;
+    b->zero5 = all * -16;
+    b->zero6[0] = first * -32;
+    b->zero6[1] = (all - first) * -32;
+    b->zero8 = all * -128;
+}
+
+/*
+ * Rows lie in pieces of as many as meet a tile together, a piece block by block and in a block row
+ * by row, so that a kernel reads one stream. The last piece may be rounded up: its last rows are
+ * what was there before, and go nowhere.
+ */
+static const int row_counts[] = {1, 2, 4, 8, 12};
+
+/* Which of row_counts are the rows from r on. */
+static int x_piece(int64_t n, int64_t r)
+{
+    int k = 0;
+
+    while (row_counts[k] < MOST_ROWS && row_counts[k] < n - r)
+        k++;
+    return k;
 }
 
 struct x_job {
     struct mt_rows x;
     struct mt_xblock *q;
-    int64_t blocks, stride;
+    int64_t blocks, n;
 };
 
 static void x_run(void *arg, int thread, int64_t begin, int64_t end)
@@ -145,19 +165,21 @@ static void x_run(void *arg, int thread, int64_t begin, int64_t end)
     const struct x_job *j = arg;
 
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
+    for (int64_t r = begin; r < end; r++) {
+        int64_t first = r - r % MOST_ROWS, rows = row_counts[x_piece(j->n, first)];
+        struct mt_xblock *to = j->q + first * j->blocks + r - first;
+
         for (int64_t b = 0; b < j->blocks; b++)
-            x_block(&j->q[r * j->stride + b], j->x.data + r * j->x.stride + b * PACK_COLS);
+            x_block(to + b * rows, j->x.data + r * j->x.stride + b * PACK_COLS);
+    }
 }
 
-/* n rows of x into c->x; the blocks from one row to the next. */
-static int64_t x_quantise(struct mt_cpu *c, struct mt_rows x, int64_t blocks, int n)
+/* n rows of x into c->x. */
+static void x_quantise(struct mt_cpu *c, struct mt_rows x, int64_t blocks, int n)
 {
-    /* Rows whose distance is a multiple of 1 KiB would compete for a few cache sets. */
-    struct x_job j = {x, c->x, blocks, blocks + (blocks * sizeof(*c->x) % 1024 == 0)};
+    struct x_job j = {x, c->x, blocks, n};
 
     mt_par(c, n, 4 * blocks * PACK_COLS, x_run, &j);
-    return j.stride;
 }
 
 /* ---- a block of a tile ---- */
@@ -222,11 +244,9 @@ FOLD vi x_quad(const struct mt_xblock *x, int j)
     return v - (vi){0};
 }
 
-#define X(r) ((const struct mt_xblock *)((const char *)x + (r)*stride))
-
 /* sum[r] += quads from..to-1 times row r's; t, nr, from and to are constants. */
 FOLD void dots(const enum mt_dtype t, const int nr, const int from, const int to,
-               const unsigned char *q, const struct mt_xblock *x, int64_t stride, vi *sum)
+               const unsigned char *q, const struct mt_xblock *x, vi *sum)
 {
 #ifdef DOT
 #pragma GCC unroll 8
@@ -235,7 +255,7 @@ FOLD void dots(const enum mt_dtype t, const int nr, const int from, const int to
 
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++)
-            sum[r] = DOT(sum[r], w, x_quad(X(r), j));
+            sum[r] = DOT(sum[r], w, x_quad(&x[r], j));
     }
 #else
     /* Quads whose int16 sums of two products each can be added before they overflow. */
@@ -254,7 +274,7 @@ FOLD void dots(const enum mt_dtype t, const int nr, const int from, const int to
                 w ^= 0x80808080;
 #pragma GCC unroll 16
             for (int r = 0; r < nr; r++) {
-                vi xq = x_quad(X(r), j);
+                vi xq = x_quad(&x[r], j);
                 vs p = pack_bits(t) == 8 ? PAIRS(ABS_BYTES(w), signed_as(xq, w)) : PAIRS(w, xq);
 
                 h[r] = j == at ? p : h[r] + p;
@@ -267,40 +287,45 @@ FOLD void dots(const enum mt_dtype t, const int nr, const int from, const int to
 #endif
 }
 
-/* What a sum of q x begins with, so that it ends as the sum of (q - zero) x. */
-FOLD vi sum_from(const enum mt_dtype t, int32_t n)
+/* What a sum of q x, from column `from` on, begins with, so that it ends as the sum of (q - zero) x. */
+FOLD vi sum_from(const enum mt_dtype t, const int from, const struct mt_xblock *x)
 {
+    const int bits = pack_bits(t);
+
 #ifndef DOT
-    if (pack_bits(t) == 8)
+    if (bits == 8)
         return (vi){0};
 #endif
     if (pack_has_min(t))
         return (vi){0};
-    return (n - (vi){0}) << pack_zero(t);
+    return (bits == 4   ? x->zero4
+            : bits == 5 ? x->zero5
+            : bits == 6 ? x->zero6[from / 4]
+                        : x->zero8) -
+           (vi){0};
 }
 
 /* a[r] += a block, or with Q6_K a half of one, of a tile times row r. */
 FOLD void cells(const enum mt_dtype t, const int nr, const int from, const int to,
-                const unsigned char *q, vf d, vf m, const struct mt_xblock *x, int64_t stride,
-                vf *a)
+                const unsigned char *q, vf d, vf m, const struct mt_xblock *x, vf *a)
 {
     vi sum[MOST_ROWS];
 
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
-        sum[r] = sum_from(t, to == 4 ? X(r)->n0 : from == 4 ? X(r)->n - X(r)->n0 : X(r)->n);
-    dots(t, nr, from, to, q, x, stride, sum);
+        sum[r] = sum_from(t, from, &x[r]);
+    dots(t, nr, from, to, q, x, sum);
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++) {
-        a[r] = vfma(__builtin_convertvector(sum[r], vf) * d, vsplat(X(r)->d), a[r]);
+        a[r] = vfma(__builtin_convertvector(sum[r], vf) * d, vsplat(x[r].d), a[r]);
         if (pack_has_min(t))
-            a[r] = vfma(m, vsplat(X(r)->ds), a[r]);
+            a[r] = vfma(m, vsplat(x[r].ds), a[r]);
     }
 }
 
 /* acc[i * nr + r] = rows r times tile `tile` + i; t and nr are constants. */
 FOLD void rows_of(const enum mt_dtype t, const int nr, const struct mt_pack *p, int64_t tile,
-                  int64_t tiles, int half, const struct mt_xblock *x0, int64_t stride, vf *acc)
+                  int64_t tiles, int half, const struct mt_xblock *x0, vf *acc)
 {
     const unsigned char *at = p->data + tile * p->tile_bytes;
     int64_t blocks = p->blocks;
@@ -328,11 +353,11 @@ FOLD void rows_of(const enum mt_dtype t, const int nr, const struct mt_pack *p, 
                 for (int k = 0; k < pack_block_bytes(t); k += 64)
                     __builtin_prefetch(at + AHEAD + k);
                 scales(t, s, half, g, &d, &d2);
-                cells(t, nr, 0, t == MT_Q6_K ? 4 : 8, q, d, d2, x, stride, a);
+                cells(t, nr, 0, t == MT_Q6_K ? 4 : 8, q, d, d2, x, a);
                 if (t == MT_Q6_K)
-                    cells(t, nr, 4, 8, q, d2, d2, x, stride, a);
+                    cells(t, nr, 4, 8, q, d2, d2, x, a);
                 at += pack_block_bytes(t);
-                x++;
+                x += nr;
             }
         }
 #pragma GCC unroll 16
@@ -340,18 +365,17 @@ FOLD void rows_of(const enum mt_dtype t, const int nr, const struct mt_pack *p, 
             acc[i * nr + r] = a[r];
     }
 }
-#undef X
 
 /* ---- by type and number of rows ---- */
 
 typedef void rows_fn(const struct mt_pack *p, int64_t tile, int64_t tiles, int half,
-                     const struct mt_xblock *x, int64_t stride, vf *acc);
+                     const struct mt_xblock *x, vf *acc);
 
 #define ROWS(t, nr)                                                                                \
     static void rows_##t##_##nr(const struct mt_pack *p, int64_t tile, int64_t tiles, int half,    \
-                                const struct mt_xblock *x, int64_t stride, vf *acc)                \
+                                const struct mt_xblock *x, vf *acc)                                \
     {                                                                                              \
-        rows_of(t, nr, p, tile, tiles, half, x, stride, acc);                                      \
+        rows_of(t, nr, p, tile, tiles, half, x, acc);                                              \
     }
 #if MOST_ROWS == 12
 #define KERNELS(t) ROWS(t, 1) ROWS(t, 2) ROWS(t, 4) ROWS(t, 8) ROWS(t, 12)
@@ -372,7 +396,6 @@ typedef void rows_fn(const struct mt_pack *p, int64_t tile, int64_t tiles, int h
         rows_##t##_1, rows_##t##_2, rows_##t##_4                                                   \
     }
 #endif
-static const int row_counts[] = {1, 2, 4, 8, 12};
 
 KERNELS(MT_Q4_0)
 KERNELS(MT_Q4_1)
@@ -387,23 +410,31 @@ static rows_fn *const rows_of_type[][MT_COUNT(row_counts)] = {
     ENTRY(MT_Q4_0), ENTRY(MT_Q4_1), ENTRY(MT_Q5_0), ENTRY(MT_Q5_1),
     ENTRY(MT_Q8_0), ENTRY(MT_Q4_K), ENTRY(MT_Q5_K), ENTRY(MT_Q6_K)};
 
-/* The sums of LANES outputs from o on become row r of out. */
-static void put_row(const struct linear_job *j, vf v, int64_t o, int64_t r)
+/* Sums of LANES outputs from o on become rows r..r+n-1 of out. */
+static void put_rows(const struct linear_job *j, const vf *acc, int64_t o, int64_t r, int64_t n)
 {
     int64_t left = j->w->rows - o;
     float *out = j->out.data + r * j->out.stride + o;
+    const float *bias = j->bias ? j->bias->vec + o : NULL;
     const float *res = j->residual.data ? j->residual.data + r * j->residual.stride + o : NULL;
 
-    if (left >= LANES) {
-        if (j->bias)
-            v += vload(j->bias->vec + o);
-        v = vact(j->act, v);
-        vstore(out, res ? v + vload(res) : v);
-    } else if (left > 0) {
-        if (j->bias)
-            v += vload_part(j->bias->vec + o, left);
-        v = vact(j->act, v);
-        vstore_part(out, res ? v + vload_part(res, left) : v, left);
+    if (left <= 0)
+        return;
+    for (int64_t i = 0; i < n; i++, out += j->out.stride) {
+        vf v = acc[i];
+
+        if (bias)
+            v += left >= LANES ? vload(bias) : vload_part(bias, left);
+        if (j->act != MT_ACT_NONE)
+            v = vact(j->act, v);
+        if (res) {
+            v += left >= LANES ? vload(res) : vload_part(res, left);
+            res += j->residual.stride;
+        }
+        if (left >= LANES)
+            vstore(out, v);
+        else
+            vstore_part(out, v, left);
     }
 }
 
@@ -418,17 +449,14 @@ static void quant_tiles(const struct linear_job *j, int64_t begin, int64_t end)
         int64_t tiles = end - tile < TILES ? end - tile : TILES;
 
         for (int half = 0; half < HALVES; half++) {
-            for (int64_t r = 0, k = 0; r < j->n; r += row_counts[k]) {
+            for (int64_t r = 0, k; r < j->n; r += row_counts[k]) {
                 int64_t nr = j->n - r, o = tile * PACK_TILE + (int64_t)half * LANES;
 
-                for (k = 0; row_counts[k] < MOST_ROWS && row_counts[k] < nr;)
-                    k++;
+                k = x_piece(j->n, r);
                 nr = nr < row_counts[k] ? nr : row_counts[k];
-                rows_of_type[p->type - MT_Q4_0][k](p, tile, tiles, half, j->q + r * j->q_stride,
-                                                   j->q_stride * (int64_t)sizeof(*j->q), acc);
+                rows_of_type[p->type - MT_Q4_0][k](p, tile, tiles, half, j->q + r * p->blocks, acc);
                 for (int64_t i = 0; i < tiles; i++)
-                    for (int64_t m = 0; m < nr; m++)
-                        put_row(j, acc[i * row_counts[k] + m], o + i * PACK_TILE, r + m);
+                    put_rows(j, acc + i * row_counts[k], o + i * PACK_TILE, r, nr);
             }
         }
     }

@@ -32,7 +32,7 @@ static int grow_x(struct mt_cpu *c, int64_t blocks)
 
     if (blocks <= c->x_blocks)
         return 0;
-    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks + 1, sizeof(*x)));
+    x = mt_alloc(MT_X_ROWS + MT_X_SPARE, mt_mul((size_t)blocks, sizeof(*x)));
     if (!x)
         return -ENOMEM;
     free(c->x);
@@ -65,12 +65,13 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
-    if (c->packs && b->type > MT_INT8 &&
+    if (c->packs && b->type > MT_INT8 && !b->looked_up &&
         (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
         free(m->vec);
         free(m);
         return -ENOMEM;
     }
+    be->mats_held += pack_bytes(&m->pack);
     *out = m;
     return 0;
 }
@@ -79,10 +80,16 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
     if (!m)
         return;
+    be->mats_held -= pack_bytes(&m->pack);
     mt_pack_free(&m->pack, cpu_of(be));
     free(m->vec);
     free(m->own);
     free(m);
+}
+
+static bool mat_borrows(const struct mt_mat *m)
+{
+    return pack_bytes(&m->pack) == 0;
 }
 
 /* Room for sampling from rows of this width on every thread. */
@@ -300,6 +307,53 @@ static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv
     }
 }
 
+/* Tokens' bytes, out of the pool or into it. */
+static void kv_move(const struct mt_kv *kv, const struct mt_kv_view *view, int64_t first, int64_t n,
+                    char *out, const char *in)
+{
+    size_t bytes = (size_t)kv->s.head_dim * mt_dtype_size(kv->s.type), at = 0;
+    size_t scale = kv->s.type == MT_INT8 ? sizeof(float) : 0;
+
+    for (int64_t i = first; i < first + n; i++) {
+        int slot;
+        int32_t block = view_block(view, kv->s.block_tokens, i, &slot);
+
+        for (int k = 0; k < kv->s.layers * 2 * kv->s.kv_heads; k++, at += bytes + scale) {
+            int head = k % kv->s.kv_heads, v = k / kv->s.kv_heads % 2;
+            int layer = k / kv->s.kv_heads / 2;
+            char *x = kv_at(kv, layer, block, v, head, slot);
+
+            if (in)
+                memcpy(x, in + at, bytes);
+            else
+                memcpy(out + at, x, bytes);
+            if (!scale)
+                continue;
+            x = kv_scale_at(kv, layer, block, v, head, slot);
+            if (in)
+                memcpy(x, in + at + bytes, scale);
+            else
+                memcpy(out + at + bytes, x, scale);
+        }
+    }
+}
+
+static int kv_get(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, void *bytes)
+{
+    (void)be;
+    kv_move(kv, view, first, n, bytes, NULL);
+    return 0;
+}
+
+static int kv_put(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, const void *bytes)
+{
+    (void)be;
+    kv_move(kv, view, first, n, NULL, bytes);
+    return 0;
+}
+
 static void embed(struct mt_backend *be, struct mt_rows out, const struct mt_mat *table,
                   const int32_t *ids, int n)
 {
@@ -333,6 +387,7 @@ void mt_cpu_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
     o->mat_free = mat_free;
+    o->mat_borrows = mat_borrows;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
     o->rows_bytes = rows_bytes;
@@ -342,6 +397,8 @@ void mt_cpu_objects(struct mt_ops *o)
     o->kv_new = kv_new;
     o->kv_free = kv_free;
     o->kv_copy = kv_copy;
+    o->kv_get = kv_get;
+    o->kv_put = kv_put;
     o->embed = embed;
     o->embed_add = embed_add;
 }

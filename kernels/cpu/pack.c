@@ -177,6 +177,8 @@ int mt_pack_new(struct mt_pack *p, struct mt_cpu *c, const struct mt_bytes *b)
     p->tiles = (b->rows + PACK_TILE - 1) / PACK_TILE;
     p->blocks = b->cols / PACK_COLS;
     p->tile_bytes = pack_block_at(b->type, p->blocks - 1) + pack_block_bytes(b->type);
+    if (c->be.plan)
+        return 0;
     p->data = mt_arena_get(c, mt_mul((size_t)p->tiles, (size_t)p->tile_bytes), &p->chunk);
     if (!p->data)
         return -ENOMEM;

@@ -23,7 +23,7 @@ struct mt_pack {
     enum mt_dtype type;
     int64_t tiles, blocks; /* blocks of 32 columns in a row */
     int64_t tile_bytes;
-    unsigned char *data; /* NULL: not packed */
+    unsigned char *data; /* NULL: not packed, or only planned */
     struct mt_chunk *chunk;
 };
 
@@ -77,8 +77,14 @@ static inline int64_t pack_block_at(enum mt_dtype t, int64_t b)
     return pack_group_at(t, b) + pack_scale_bytes(t) + b % PACK_GROUP * pack_block_bytes(t);
 }
 
+/* 0 where nothing is packed. */
+static inline int64_t pack_bytes(const struct mt_pack *p)
+{
+    return p->tiles * p->tile_bytes;
+}
+
 struct mt_cpu;
-/* From b, in parallel. -ENOMEM. */
+/* From b, in parallel; for a plan without data. -ENOMEM. */
 int mt_pack_new(struct mt_pack *p, struct mt_cpu *c, const struct mt_bytes *b);
 void mt_pack_free(struct mt_pack *p, struct mt_cpu *c);
 

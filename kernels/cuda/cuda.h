@@ -38,7 +38,8 @@ struct mt_dmat {
 
 struct mt_mat {
     struct mt_dmat d;
-    float *vec; /* rows == 1: the row as f32, else NULL */
+    float *vec;   /* rows == 1: the row as f32, else NULL */
+    int64_t held; /* counted in mats_held */
     struct mt_chunk *in;
 };
 

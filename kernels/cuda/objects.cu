@@ -4,6 +4,8 @@
  */
 #include "kernels/cuda/kv.h"
 
+#include <errno.h>
+
 /* ---- weights ---- */
 
 /* One element a thread. */
@@ -19,6 +21,7 @@ static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
     if (!m)
         return;
+    be->mats_held -= m->held;
     mt_weight_free(cuda_of(be), m->in);
     free(m);
 }
@@ -47,6 +50,8 @@ static int lay(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes
     }
     m->d = {(const unsigned char *)*data, (int)b->type, (int)b->rows, (int)b->cols, row_bytes};
     m->vec = row_f32 ? (float *)(*data + vec_at) : NULL;
+    m->held = *bytes;
+    be->mats_held += *bytes;
     *out = m;
     return 0;
 }
@@ -107,6 +112,12 @@ static int mat_make(struct mt_backend *be, struct mt_mat **out, const struct mt_
               first, b->rows * b->cols);
     finish(c, *out);
     return 0;
+}
+
+static bool mat_borrows(const struct mt_mat *m)
+{
+    (void)m;
+    return false;
 }
 
 /* ---- activations ---- */
@@ -364,11 +375,87 @@ static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv
               (const struct mt_drun *)s.dev, src->s.layers);
 }
 
+/* A block a token, as kv_get has its bytes: one piece a head of K or V of a layer. */
+static __global__ void move_tokens(struct mt_dkv kv, const struct mt_drun *run, int layers,
+                                   char *bytes, int64_t token_bytes, bool put)
+{
+    const struct mt_drun &r = run[0];
+    int each = kv.hd * r.size, scale = r.type == MT_INT8 ? 4 : 0, parts = layers * 2 * kv.heads;
+
+    for (int k = 0; k < parts; k++) {
+        int head = k % kv.heads, side = k / kv.heads % 2, slot;
+        char *host = bytes + blockIdx.x * token_bytes + (int64_t)k * (each + scale);
+
+        kv.layer = k / kv.heads / 2;
+        char *block = kv_block(kv, r, r.index + blockIdx.x, &slot);
+        for (int i = (int)threadIdx.x; i < each + scale; i += (int)blockDim.x) {
+            char *x = block + (i < each ? kv_at(kv, r, side, head, slot) + i
+                                        : kv_scale_at(kv, r, side, head, slot) + i - each);
+            if (put)
+                *x = host[i];
+            else
+                host[i] = *x;
+        }
+    }
+}
+
+/* As many tokens at once as a piece of the ring holds, one at least. */
+static int kv_move(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_kv_view *view,
+                   int64_t first, int64_t n, char *out, const char *in)
+{
+    int64_t token = kv->block_bytes / kv->s.block_tokens, most = (1 << 20) / token, some;
+    size_t head = 256, bytes;
+
+    most = most < 1 ? 1 : most;
+    for (int64_t at = 0; at < n; at += some) {
+        some = n - at < most ? n - at : most;
+        struct mt_run run = {0, (int)some, first + at, *view};
+        size_t table = (size_t)mt_cuda_table(&run, kv->s.block_tokens) * sizeof(int32_t);
+        struct mt_stage s, data;
+
+        table = (table + 255) / 256 * 256;
+        bytes = (size_t)(some * token);
+        if (!mt_stage_new(c, &s, head + table + bytes))
+            return -EIO;
+        mt_cuda_run((struct mt_drun *)s.host, &run, kv);
+        ((struct mt_drun *)s.host)->blocks = (const int32_t *)(s.dev + head);
+        memcpy(s.host + head, view->blocks,
+               (size_t)mt_cuda_table(&run, kv->s.block_tokens) * sizeof(int32_t));
+        data = {s.host + head + table, s.dev + head + table, bytes};
+        if (in)
+            memcpy(data.host, in + at * token, bytes);
+        else
+            s.bytes = head + table;
+        mt_stage_send(c, &s);
+        MT_LAUNCH(c, move_tokens, (unsigned)some, 128, 0, mt_dkv_of(kv, 0),
+                  (const struct mt_drun *)s.dev, kv->s.layers, data.dev, token, in != NULL);
+        if (!out)
+            continue;
+        if (!mt_stage_fetch(c, &data))
+            return -EIO;
+        memcpy(out + at * token, data.host, bytes);
+    }
+    return c->failed ? -EIO : 0;
+}
+
+static int kv_get(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, void *bytes)
+{
+    return kv_move(cuda_of(be), kv, view, first, n, (char *)bytes, NULL);
+}
+
+static int kv_put(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_view *view,
+                  int64_t first, int64_t n, const void *bytes)
+{
+    return kv_move(cuda_of(be), kv, view, first, n, NULL, (const char *)bytes);
+}
+
 void mt_cuda_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
     o->mat_make = mat_make;
     o->mat_free = mat_free;
+    o->mat_borrows = mat_borrows;
     o->rows_new = rows_new;
     o->rows_free = rows_free;
     o->rows_bytes = rows_bytes;
@@ -378,6 +465,8 @@ void mt_cuda_objects(struct mt_ops *o)
     o->kv_new = kv_new;
     o->kv_free = kv_free;
     o->kv_copy = kv_copy;
+    o->kv_get = kv_get;
+    o->kv_put = kv_put;
     o->embed = embed;
     o->embed_add = embed_add;
 }

@@ -6,6 +6,7 @@
 #define MT_AUDIO_H
 
 #include "base/base.h"
+#include "base/state.h"
 
 /* ---- files and pipes ---- */
 
@@ -153,6 +154,7 @@ struct mt_mel_stream {
     bool ended;
 };
 void mt_mel_stream_init(struct mt_mel_stream *s);
+void mt_mel_stream_visit(struct mt_mel_stream *s, struct mt_state_io *io);
 /*
  * Consume up to n samples, emit at most max_frames rows of raw log10 mel [frames, bands]; returns
  * rows emitted and stores samples consumed. end: after the last sample, treat what follows as zeros

@@ -79,7 +79,7 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     p->pool_bytes = p->pool_blocks * p->block_bytes;
     p->step_max = 1; /* until the marks are known; a session's table is sized again at admission */
     mt_session_defaults(&so);
-    if ((rc = mt_session_new(&s, eng, &so, e)) < 0)
+    if ((rc = mt_session_new(&s, eng, &so, o->system, e)) < 0)
         return rc;
     int64_t rows = mt_ear_rows_max(eng->m, (int)p->frame_samples);
     int64_t prefill = mt_talk_marks(s->talk) + rows;
@@ -100,6 +100,7 @@ static int plan_memory(struct mt_engine *eng, struct mt_err *e)
     /* An unbounded session's block table has room for the whole pool. */
     int64_t table = o->policy.bounded ? p->blocks_per_session : p->pool_blocks;
     p->state_bytes_session = (int64_t)sizeof(*s) + (int64_t)s->cap_text + mt_talk_bytes(s->talk) +
+                             (s->system ? (int64_t)strlen(s->system) + 1 : 0) +
                              4 * (s->cap_feed + s->opts.answer_tokens + table + 1) +
                              8 * (int64_t)s->due_cap;
     mt_session_free(&s, eng);
@@ -281,7 +282,7 @@ static double retry_hint(const struct mt_engine *eng)
            (0.5 + mt_unit(mt_mix64(eng->opts.seed + (uint64_t)eng->stats.refused)));
 }
 
-static int refuse(struct mt_engine *eng, const char *why, const char **reason, double *retry_s)
+int mt_engine_refuse(struct mt_engine *eng, const char *why, const char **reason, double *retry_s)
 {
     eng->stats.refused++;
     *reason = why;
@@ -299,8 +300,7 @@ static double pace_at(const struct mt_engine *eng, int64_t now)
     return eng->pace + earned < PACE_BURST ? eng->pace + earned : PACE_BURST;
 }
 
-/* Why nobody is admitted now, or NULL. */
-static const char *closed_for(const struct mt_engine *eng, int64_t now)
+const char *mt_engine_closed_for(const struct mt_engine *eng, int64_t now)
 {
     static const char *const above[] = {"limit", "warmup", "drain", "stalled"};
 
@@ -323,13 +323,13 @@ int mt_engine_open(struct mt_engine *eng, const struct mt_session_opts *o, int64
     struct session *s;
     int rc;
 
-    if ((why = closed_for(eng, now)))
-        return refuse(eng, why, reason, retry_s);
-    if ((rc = mt_session_new(&s, eng, o, e)) < 0)
+    if ((why = mt_engine_closed_for(eng, now)))
+        return mt_engine_refuse(eng, why, reason, retry_s);
+    if ((rc = mt_session_new(&s, eng, o, o->system ? o->system : eng->opts.system, e)) < 0)
         return rc;
     if (mt_session_reserve(s, eng) < 0) {
         mt_session_free(&s, eng);
-        return refuse(eng, "memory", reason, retry_s);
+        return mt_engine_refuse(eng, "memory", reason, retry_s);
     }
     s->id = ++eng->next_id;
     s->heard_ns = s->opened_ns = now;
@@ -372,7 +372,7 @@ static int index_of(const struct mt_engine *eng, int64_t id)
     return lo < eng->n && eng->session[lo]->id == id ? lo : -1;
 }
 
-static struct session *find(const struct mt_engine *eng, int64_t id)
+struct session *mt_engine_find(const struct mt_engine *eng, int64_t id)
 {
     int i = index_of(eng, id);
 
@@ -383,7 +383,7 @@ static struct session *find(const struct mt_engine *eng, int64_t id)
  * The next tick has to look at it, in its place: the order in which frames begin, and so who gets
  * the last blocks, is not to hang on whose bytes were read first.
  */
-static void list(struct mt_engine *eng, struct session *s)
+void mt_engine_list(struct mt_engine *eng, struct session *s)
 {
     int i = eng->n_busy;
 
@@ -413,7 +413,7 @@ static void stamp(struct mt_engine *eng, struct session *s, int64_t t_ns)
     int64_t complete = s->taken + mt_ear_frames(s->ear);
 
     if (s->completed < complete || s->ended)
-        list(eng, s);
+        mt_engine_list(eng, s);
     for (; s->completed < complete; s->completed++)
         s->due_ns[s->completed % s->due_cap] = t_ns;
 }
@@ -433,7 +433,7 @@ static void drop_oldest(struct mt_engine *eng, struct session *s)
 int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm, int64_t n,
                         int64_t t_ns)
 {
-    struct session *s = find(eng, session);
+    struct session *s = mt_engine_find(eng, session);
     int64_t got = 0;
 
     if (!s)
@@ -452,7 +452,7 @@ int64_t mt_engine_audio(struct mt_engine *eng, int64_t session, const float *pcm
 
 int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns)
 {
-    struct session *s = find(eng, session);
+    struct session *s = mt_engine_find(eng, session);
 
     if (!s)
         return -ENOENT;

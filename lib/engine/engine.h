@@ -6,6 +6,7 @@
 #define MT_ENGINE_H
 
 #include "base/base.h"
+#include "base/state.h"
 #include "kernels/kernels.h"
 #include "model/model.h"
 
@@ -195,6 +196,35 @@ int mt_engine_end(struct mt_engine *eng, int64_t session, int64_t t_ns);
  * ("gone").
  */
 void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason);
+
+/* ---- a session saved, and gone on with ---- */
+
+/*
+ * All that a session owns behind what io has: what its options are, what it heard, said and
+ * remembers, a frame in the middle included. It goes on as if nothing had been. 0, or with a line
+ * in io: -ENOENT, -ENOTSUP (a family that does not say what it owns), -ENOMEM, -EIO.
+ */
+int mt_engine_save(struct mt_engine *eng, int64_t session, struct mt_state_io *io);
+
+struct mt_load_opts {
+    /*
+     * 0: the saved window, which must fit under the engine's. A smaller one: what is older than it
+     * is forgotten, as if the session had had it from now on.
+     */
+    int64_t window;
+    int64_t id;         /* 0: the next number; else above all that there are (a hand-over) */
+    int64_t elapsed_ns; /* since it was saved: what waits has aged by so much */
+    bool always;        /* whatever cap and gate say: only room for it is asked for */
+};
+/*
+ * The session that io holds, at its place, goes on here: each of its answers is, bit for bit, what
+ * it would have been there. Number of threads, size of pool and block, and of steps, may differ;
+ * model, frame, mode, policy and KV type may not (-EINVAL says both), nor may the window and the
+ * answers be longer than the engine's. 0, or -EAGAIN as mt_engine_open has it; with a line in io:
+ * -EINVAL, -EPROTO (a state that can't be), -ENOMEM. Nobody else is touched.
+ */
+int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct mt_load_opts *o,
+                   int64_t *session, const char **reason, double *retry_s);
 
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);

@@ -98,10 +98,9 @@ static int make_talk(struct session *s, const struct mt_engine *eng, const char 
 }
 
 int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_session_opts *o,
-                   struct mt_err *e)
+                   const char *system, struct mt_err *e)
 {
     struct session *s = calloc(1, sizeof(*s));
-    const char *system = o->system ? o->system : eng->opts.system;
     int rc = check_sampling(o, e);
 
     *out = NULL;
@@ -125,6 +124,8 @@ int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_
     else if (s->opts.answer_tokens > eng->opts.answer_tokens)
         rc = mt_err_set(e, -EINVAL, "answer_tokens: %d is above the server's %d",
                         s->opts.answer_tokens, eng->opts.answer_tokens);
+    else if (system && !(s->system = strdup(system)))
+        rc = mt_err_set(e, -ENOMEM, "out of memory");
     else
         rc = mt_ear_new(&s->ear, eng->m, (int)eng->plan.frame_samples, eng->opts.backlog, e);
     if (rc == 0)
@@ -250,6 +251,7 @@ void mt_session_free(struct session **ps, struct mt_engine *eng)
         drop_prefix(eng, s->prefix);
     mt_talk_free(&s->talk);
     mt_ear_free(&s->ear);
+    free(s->system);
     free(s->feed);
     free(s->answer);
     free(s->text);

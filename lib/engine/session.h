@@ -32,6 +32,7 @@ struct session {
     struct mt_policy policy; /* with sinks as a number */
     int64_t max_positions;   /* the model's trained range */
     int64_t context;         /* tokens that an unbounded session's attention reaches */
+    char *system;            /* the prompt's text as it was given; NULL: the model's own */
     bool ended;              /* no more audio will come */
     int64_t heard_ns;        /* when it last sent something */
     int64_t opened_ns;
@@ -113,9 +114,19 @@ struct mt_engine {
 /* Audio rows of one frame, markup around it, and its answer: what a frame adds at most. */
 int64_t mt_session_frame_tokens(const struct session *s, const struct mt_engine *eng);
 
-/* Make a session and its buffers; blocks are taken by the caller. -EINVAL with e. */
+/*
+ * Make a session and its buffers; blocks are taken by the caller. system: the prompt's text, NULL:
+ * the model's own; o's is not looked at. -EINVAL with e.
+ */
 int mt_session_new(struct session **out, struct mt_engine *eng, const struct mt_session_opts *o,
-                   struct mt_err *e);
+                   const char *system, struct mt_err *e);
+/*
+ * All that a session owns, to memory or back, times by their age at `now`. Read into one that was
+ * made with the same options and has its blocks. What is read is checked as a whole: -EPROTO in io
+ * for what can't be.
+ */
+void mt_session_visit(struct session *s, struct mt_engine *eng, int64_t now,
+                      struct mt_state_io *io);
 /* Gives its blocks back. */
 void mt_session_free(struct session **s, struct mt_engine *eng);
 
@@ -141,6 +152,14 @@ int64_t mt_session_kv_tokens(const struct session *s);
 /* A token was decoded: it and its text join the answer. */
 void mt_session_answer(struct session *s, const struct mt_engine *eng, int32_t token,
                        struct mt_said said);
+
+/* The next tick has to look at s. */
+void mt_engine_list(struct mt_engine *eng, struct session *s);
+/* Why nobody is admitted now, or NULL. */
+const char *mt_engine_closed_for(const struct mt_engine *eng, int64_t now);
+/* Counts somebody who was not admitted: -EAGAIN, with what mt_engine_open says then. */
+int mt_engine_refuse(struct mt_engine *eng, const char *why, const char **reason, double *retry_s);
+struct session *mt_engine_find(const struct mt_engine *eng, int64_t id);
 
 /* Write the record of the frame in work, or of frame `frame` that never began, and count it. */
 void mt_engine_record(struct mt_engine *eng, struct session *s, enum mt_status status,

@@ -28,7 +28,7 @@ static int begin(struct mt_engine *eng)
     int rc;
 
     mt_session_defaults(&o);
-    if ((rc = mt_session_new(&s, eng, &o, NULL)) < 0)
+    if ((rc = mt_session_new(&s, eng, &o, eng->opts.system, NULL)) < 0)
         return rc;
     if ((rc = mt_session_reserve(s, eng)) < 0) {
         mt_session_free(&s, eng);

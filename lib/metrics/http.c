@@ -8,20 +8,17 @@
 #include "wire/listen.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <microhttpd.h>
 
-enum { CONNECTIONS = 32, TIMEOUT_S = 10, REQUEST_BYTES = 16 << 10, BACKLOG = 64 };
+enum { CONNECTIONS = 32, TIMEOUT_S = 10, REQUEST_BYTES = 16 << 10 };
 /* Between two looks at the state: a frame, in these bounds. */
 enum { LOOK_MIN_MS = 20, LOOK_MAX_MS = 1000 };
 
@@ -31,8 +28,6 @@ struct mt_metrics_server {
     struct mt_metrics_watch *watch;
     struct MHD_Daemon *daemon;
     struct mt_listener listener;
-    char *path; /* of a Unix socket, or NULL */
-    char where[320];
     int wake;
     pthread_t thread;
     bool started;
@@ -164,84 +159,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- where ---- */
-
-static int open_unix(struct mt_metrics_server *s, const char *path, struct mt_err *e)
-{
-    if (!(s->path = strdup(path)))
-        return mt_err_set(e, -ENOMEM, "out of memory");
-    snprintf(s->where, sizeof(s->where), "unix:%s", path);
-    return mt_listen(&s->listener, path, e);
-}
-
-/* "HOST:PORT", "[V6]:PORT" or "PORT" taken apart in place. */
-static bool split(char *where, const char **host, const char **port)
-{
-    char *colon = strrchr(where, ':');
-
-    *host = "127.0.0.1";
-    *port = colon ? colon + 1 : where;
-    if (colon && colon != where) {
-        *colon = '\0';
-        *host = where;
-        if (*where == '[' && colon[-1] == ']') {
-            colon[-1] = '\0';
-            *host = where + 1;
-        } else if (strchr(where, ':')) {
-            return false;
-        }
-    }
-    int64_t n;
-    return **host && mt_parse_i64(*port, 0, 65535, &n) == 0;
-}
-
-static int bind_one(const struct addrinfo *a)
-{
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-    int on = 1, err;
-
-    if (fd < 0)
-        return -errno;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    err = errno;
-    close(fd);
-    return -err;
-}
-
-static void note_where(struct mt_metrics_server *s)
-{
-    struct sockaddr_storage a;
-    socklen_t n = sizeof(a);
-    char host[256], port[16];
-
-    if (getsockname(s->listener.fd, (struct sockaddr *)&a, &n) == 0 &&
-        getnameinfo((struct sockaddr *)&a, n, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-        snprintf(s->where, sizeof(s->where), strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
-}
-
-static int open_tcp(struct mt_metrics_server *s, const char *where, struct mt_err *e)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
-    const char *host, *port;
-    char buf[300];
-    int rc;
-
-    if (snprintf(buf, sizeof(buf), "%s", where) >= (int)sizeof(buf) || !split(buf, &host, &port))
-        return mt_err_set(e, -EINVAL, "'%.80s' is not HOST:PORT, [V6]:PORT, PORT or unix:PATH",
-                          where);
-    if ((rc = getaddrinfo(host, port, &hints, &list)) != 0)
-        return mt_err_set(e, -EADDRNOTAVAIL, "%s: %s", where, gai_strerror(rc));
-    s->listener.fd = bind_one(list);
-    freeaddrinfo(list);
-    if (s->listener.fd < 0)
-        return mt_err_set(e, s->listener.fd, "%s: %s", where, strerror(-s->listener.fd));
-    note_where(s);
-    return 0;
-}
-
 /* ---- the server ---- */
 
 static int start(struct mt_metrics_server *s, struct mt_err *e)
@@ -255,16 +172,16 @@ static int start(struct mt_metrics_server *s, struct mt_err *e)
                          MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES, MHD_OPTION_END);
     if (!s->daemon)
-        return mt_err_set(e, -EIO, "%s: the HTTP server can't start", s->where);
+        return mt_err_set(e, -EIO, "%s: the HTTP server can't start", s->listener.where);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake < 0)
-        return mt_err_set(e, -errno, "%s: %s", s->where, strerror(errno));
+        return mt_err_set(e, -errno, "%s: %s", s->listener.where, strerror(errno));
     sigfillset(&all); /* signals are not this thread's */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = pthread_create(&s->thread, NULL, run, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc)
-        return mt_err_set(e, -rc, "%s: %s", s->where, strerror(rc));
+        return mt_err_set(e, -rc, "%s: %s", s->listener.where, strerror(rc));
     s->started = true;
     return 0;
 }
@@ -282,7 +199,7 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
     s->facts = *f;
     s->meter = meter;
     s->wake = s->listener.fd = -1;
-    rc = strncmp(where, "unix:", 5) ? open_tcp(s, where, e) : open_unix(s, where + 5, e);
+    rc = mt_listen_service(&s->listener, where, e);
     if (!rc && (rc = mt_metrics_watch_new(&s->watch, f)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (!rc)
@@ -295,7 +212,7 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
 
 const char *mt_metrics_where(const struct mt_metrics_server *s)
 {
-    return s->where;
+    return s->listener.where;
 }
 
 void mt_metrics_stop(struct mt_metrics_server **ps)
@@ -308,8 +225,7 @@ void mt_metrics_stop(struct mt_metrics_server **ps)
         eventfd_write(s->wake, 1);
         pthread_join(s->thread, NULL);
     }
-    if (s->path && s->listener.fd >= 0)
-        mt_listen_unlink(&s->listener, s->path);
+    mt_listen_unlink(&s->listener);
     if (s->daemon)
         MHD_stop_daemon(s->daemon); /* closes the listening socket, too */
     else if (s->listener.fd >= 0)
@@ -317,7 +233,6 @@ void mt_metrics_stop(struct mt_metrics_server **ps)
     if (s->wake >= 0)
         close(s->wake);
     mt_metrics_watch_free(&s->watch);
-    free(s->path);
     free(s);
     *ps = NULL;
 }

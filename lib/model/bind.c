@@ -13,6 +13,7 @@
 struct how {
     int64_t first, rows; /* rows 0: all of them */
     const struct mt_conv *conv;
+    enum { SUMS, ROWS, BOTH } use; /* is it multiplied with, or are its rows looked up? */
 };
 
 static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims, struct how how,
@@ -41,6 +42,7 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
                 (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
         bytes.rows = how.rows;
     }
+    bytes.looked_up = how.use == ROWS;
     if (rc == 0) {
         rc = how.conv ? b->be->ops->conv_new(b->be, &m, &bytes, how.conv)
              : made   ? b->be->ops->mat_make(b->be, &m, &bytes, &recipe, first)
@@ -49,6 +51,10 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
             mt_err_set(b->e, rc, "tensor '%s': %s", name,
                        rc == -ENOMEM ? "out of memory" : "a type that the backend can't hold");
     }
+    /* What the backend has a copy of need not be there twice; of slices the last one ends it. */
+    if (rc == 0 && (made || how.use != BOTH) && how.first + how.rows == (how.rows ? dims[0] : 0) &&
+        !b->be->ops->mat_borrows(m))
+        mt_weights_drop(b->w, name);
     b->rc = rc;
     return m;
 }
@@ -67,6 +73,26 @@ struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, c
     va_list ap;
     va_start(ap, fmt);
     struct mt_mat *m = bind(b, 2, (const int64_t[]){rows, cols}, (struct how){0}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_table(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m =
+        bind(b, 2, (const int64_t[]){rows, cols}, (struct how){.use = ROWS}, fmt, ap);
+    va_end(ap);
+    return m;
+}
+
+struct mt_mat *mt_bind_tied(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    struct mt_mat *m =
+        bind(b, 2, (const int64_t[]){rows, cols}, (struct how){.use = BOTH}, fmt, ap);
     va_end(ap);
     return m;
 }
@@ -97,8 +123,8 @@ struct mt_mat *mt_bind_slice(struct mt_binder *b, int64_t all, int64_t cols, int
 {
     va_list ap;
     va_start(ap, fmt);
-    struct mt_mat *m =
-        bind(b, 2, (const int64_t[]){all, cols}, (struct how){first, rows, NULL}, fmt, ap);
+    struct mt_mat *m = bind(b, 2, (const int64_t[]){all, cols},
+                            (struct how){.first = first, .rows = rows}, fmt, ap);
     va_end(ap);
     return m;
 }

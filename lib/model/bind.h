@@ -22,6 +22,11 @@ struct mt_binder {
 struct mt_mat *mt_bind_vector(struct mt_binder *b, int64_t n, const char *fmt, ...) MT_PRINTF(3, 4);
 struct mt_mat *mt_bind_matrix(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
     MT_PRINTF(4, 5);
+/* A matrix whose rows are looked up, never multiplied with; and one that serves as both. */
+struct mt_mat *mt_bind_table(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+    MT_PRINTF(4, 5);
+struct mt_mat *mt_bind_tied(struct mt_binder *b, int64_t rows, int64_t cols, const char *fmt, ...)
+    MT_PRINTF(4, 5);
 struct mt_mat *mt_bind_conv(struct mt_binder *b, int64_t out, int64_t in, int64_t kernel,
                             const char *fmt, ...) MT_PRINTF(5, 6);
 /* For the operation conv: [out, in, kernel], or [in, out, kernel] when transposed. */

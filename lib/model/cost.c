@@ -252,6 +252,7 @@ static const struct mt_family family = {
     .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
+    .ear_visit = mt_ear_base_visit,
     .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,

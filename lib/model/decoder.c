@@ -213,18 +213,15 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < o->step_rows; i++)
         d->iota[i] = i;
-    d->embed = mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%smodel.embed_tokens.weight", prefix);
+    /* Config keys about tying can't be trusted: a head that is there is the head. */
+    snprintf(head, sizeof(head), "%slm_head.weight", prefix);
+    bool tied = !mt_weights_has(w, head);
+    d->embed = (tied ? mt_bind_tied : mt_bind_table)(&b, cfg->vocab, cfg->hidden,
+                                                     "%smodel.embed_tokens.weight", prefix);
     for (int i = 0; i < cfg->layers && b.rc == 0; i++)
         bind_layer(d, &b, prefix, i);
     d->norm = mt_bind_vector(&b, cfg->hidden, "%smodel.norm.weight", prefix);
-    snprintf(head, sizeof(head), "%slm_head.weight", prefix);
-    /*
-     * Config keys about tying can't be trusted: a head that is there is the head.
-     */
-    if (!mt_weights_has(w, head))
-        d->head = d->embed;
-    else
-        d->head = mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%s", head);
+    d->head = tied ? d->embed : mt_bind_matrix(&b, cfg->vocab, cfg->hidden, "%s", head);
     bind_activations(d, &b);
     return b.rc;
 }

@@ -84,6 +84,21 @@ int mt_detok_push(struct mt_detok *d, const struct mt_tokenizer *t, int32_t id, 
     return n;
 }
 
+void mt_detok_visit(struct mt_detok *d, struct mt_state_io *io)
+{
+    struct mt_detok held = {.zeros = d->zeros};
+    char out[16];
+
+    mt_state_int(io, "bytes of a character", &d->n, 0, 3);
+    mt_state_bytes(io, "a character's bytes", d->hold, sizeof(d->hold));
+    if (!mt_state_ok(io))
+        return;
+    for (int i = 0; i < d->n; i++)
+        push_byte(&held, d->hold[i], out);
+    if (held.n != d->n || memcmp(held.hold, d->hold, (size_t)d->n) != 0)
+        mt_state_fail(io, -EPROTO, "%d bytes that begin no character", d->n);
+}
+
 int mt_detok_flush(struct mt_detok *d, char *out, size_t cap)
 {
     int n = 0;

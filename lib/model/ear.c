@@ -120,14 +120,22 @@ int64_t mt_ear_due_samples(const struct mt_ear *ear, int64_t k)
     return (k + 1) * ear->frame_samples + ear->lookahead;
 }
 
-int mt_ear_frames(const struct mt_ear *ear)
+/* A frame more than the backlog may be complete, and the rest of an ended call. */
+enum { FRAMES_SLACK = 2 };
+
+static int64_t frames(const struct mt_ear *ear)
 {
     int64_t whole = ear->ended ? (ear->heard + ear->frame_samples - 1) / ear->frame_samples
                                : (ear->heard - ear->lookahead) / ear->frame_samples;
 
     if (!ear->ended && ear->heard < ear->lookahead)
         whole = 0;
-    return (int)(whole - ear->taken);
+    return whole - ear->taken;
+}
+
+int mt_ear_frames(const struct mt_ear *ear)
+{
+    return (int)frames(ear);
 }
 
 int mt_ear_next_samples(const struct mt_ear *ear)
@@ -144,6 +152,35 @@ void mt_ear_consume(struct mt_ear *ear, int64_t n)
     ear->n -= n;
     if (ear->pcm)
         memmove(ear->pcm, ear->pcm + n, (size_t)ear->n * sizeof(*ear->pcm));
+}
+
+void mt_ear_base_visit(struct mt_ear *ear, struct mt_state_io *io)
+{
+    const int64_t most = INT64_C(1) << 52;
+
+    mt_state_same(io, "samples of a frame", ear->frame_samples);
+    mt_state_i64(io, "samples that wait", &ear->n, 0, ear->cap);
+    mt_state_i64(io, "samples heard", &ear->heard, 0, most);
+    mt_state_i64(io, "frames heard", &ear->taken, 0, most / ear->frame_samples);
+    mt_state_bool(io, "end of the sound", &ear->ended);
+    mt_state_int(io, "audio rows", &ear->n_rows, 0, ear->rows_cap);
+    mt_state_int(io, "mel frames", &ear->mel_frames, 0, INT32_MAX);
+    if (!mt_state_ok(io))
+        return;
+    if (frames(ear) < 0 || frames(ear) > ear->backlog + FRAMES_SLACK)
+        mt_state_fail(io, -EPROTO, "%lld frames wait, at most %d can", (long long)frames(ear),
+                      ear->backlog + FRAMES_SLACK);
+    if (ear->pcm)
+        mt_state_floats(io, "sample", ear->pcm, (size_t)ear->n);
+    mt_state_rows(io, "audio rows", ear->m->be, ear->rows, ear->n_rows);
+}
+
+void mt_ear_visit(struct mt_ear *ear, struct mt_state_io *io)
+{
+    if (ear->m->family->ear_visit)
+        ear->m->family->ear_visit(ear, io);
+    else
+        mt_state_fail(io, -ENOTSUP, "calls with %s can't be saved", ear->m->info.name);
 }
 
 void mt_ear_skip(struct mt_ear *ear)

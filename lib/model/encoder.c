@@ -179,7 +179,7 @@ struct mt_mat *mt_encoder_sinusoid(struct mt_binder *b, float **own, int rows, i
         return NULL;
     }
     sinusoid(*own, rows, d);
-    b->rc = b->be->ops->mat_new(b->be, &m, &(struct mt_bytes){*own, MT_F32, rows, d});
+    b->rc = b->be->ops->mat_new(b->be, &m, &(struct mt_bytes){*own, MT_F32, rows, d, false});
     if (b->rc < 0)
         mt_err_set(b->e, b->rc, "no memory for the position table");
     return m;

@@ -15,6 +15,7 @@ struct mt_model {
     struct mt_weights *weights;
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
     struct mt_err no_tokenizer;     /* … and then which kind it has */
+    uint64_t identity;              /* of the configuration, and of what the family adds */
     const char *dir;                /* while it is opened: the directory, or NULL */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */
@@ -46,6 +47,8 @@ struct mt_family {
     int (*ear_new)(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                    struct mt_err *e);
     void (*ear_free)(struct mt_ear *ear);
+    /* All that the ear owns: mt_ear_base_visit, then what stands behind it. */
+    void (*ear_visit)(struct mt_ear *ear, struct mt_state_io *io);
     int (*state)(const struct mt_model *m, int frame_samples, int backlog,
                  struct mt_state_kind out[MT_STATE_KINDS]);
     int (*ear_rows_max)(const struct mt_model *m, int frame_samples);
@@ -64,6 +67,10 @@ struct mt_family {
     void (*speak)(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
                   int n);
 };
+
+/* Opens m's family: what it is by its configuration becomes part of its identity. */
+int mt_model_open_family(struct mt_model *m, const json_t *config, const char *where,
+                         struct mt_err *e);
 
 extern const struct mt_family mt_family_qwen2_5_omni, mt_family_qwen3_omni, mt_family_moshi;
 extern const struct mt_family mt_family_minicpm_o;
@@ -102,6 +109,7 @@ int mt_ear_init(struct mt_ear *ear, struct mt_model *m, int frame_samples, int b
 int mt_ear_init_counting(struct mt_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                          struct mt_err *e);
 void mt_ear_done(struct mt_ear *ear);
+void mt_ear_base_visit(struct mt_ear *ear, struct mt_state_io *io);
 /* Bytes of mt_ear itself: the queue of samples and the rows. */
 int64_t mt_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 int64_t mt_ear_cap(const struct mt_model *m, int frame_samples, int backlog);
@@ -120,6 +128,8 @@ struct mt_talk_kind {
     int (*begin)(struct mt_talk *t, int audio_rows, int32_t *ids, int *audio_at);
     void (*rules)(const struct mt_talk *t, struct mt_sample *p); /* NULL: none */
     struct mt_said (*drawn)(struct mt_talk *t, int32_t token);
+    /* What changes in the course of a call. What was spoken last is not part of it: it is out. */
+    void (*visit)(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io);
     const float *(*speech)(const struct mt_talk *t, int *n);  /* NULL: it does not speak */
     const int32_t *(*codes)(const struct mt_talk *t, int *n); /* NULL: not in codes */
     bool flows;

@@ -61,6 +61,16 @@ void mt_file_unmap(struct mt_file *f)
     *f = (struct mt_file){0};
 }
 
+void mt_file_leave(const void *data, size_t size)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)data, to = from + size;
+
+    from = (from + page - 1) / page * page; /* whole pages: the others hold neighbours, too */
+    to = to / page * page;
+    if (from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 /* 0, or what is too much: counts values (a comma or an opening bracket makes one) and depth. */
 static const char *too_much(const char *s, size_t n, size_t max_items, int max_depth)
 {

@@ -22,6 +22,8 @@ int mt_file_map(struct mt_file *f, const char *path, struct mt_err *e);
 /* Zeros instead of a file: memory that nobody wrote, which costs nothing to read. -ENOMEM. */
 int mt_file_blank(struct mt_file *f, size_t size);
 void mt_file_unmap(struct mt_file *f);
+/* A part of a mapped file is wanted no more for now: its pages need not stay in the process. */
+void mt_file_leave(const void *data, size_t size);
 
 /*
  * JSON with unique keys. jansson needs up to a hundred times the size of the text, and less for

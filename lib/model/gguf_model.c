@@ -77,7 +77,7 @@ static int open_files(struct mt_model *m, struct mt_gguf *text, struct mt_gguf *
     rc = mt_weights_open_gguf(&m->weights, text, audio, TOWER_SEED, e);
     if (rc == 0) {
         mt_model_weights_opts(m);
-        rc = m->family->open(m, config, where, e);
+        rc = mt_model_open_family(m, config, where, e);
     }
     json_decref(config);
     return rc;

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <search.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,11 +149,12 @@ static int gguf_make(void *self, const char *name, int n_dims, const int64_t *di
                      struct mt_err *e)
 {
     struct gguf_weights *w = self;
+    struct alias **a = tfind(&name, &w->aliases, by_name);
     struct mt_gguf_name n;
     struct mt_tensor t, *made;
     int rc;
 
-    if (tfind(&name, &w->aliases, by_name) || !mt_gguf_name(&n, name))
+    if ((a && (*a)->t.bytes.data) || !mt_gguf_name(&n, name))
         return 0;
     if (n.audio && !w->audio) {
         rc = mt_weights_make(w->tower, name, n_dims, dims, &made, e);
@@ -163,7 +165,23 @@ static int gguf_make(void *self, const char *name, int n_dims, const int64_t *di
     } else {
         rc = view(n.audio ? w->audio : w->text, &n, n_dims, dims, &t, e);
     }
-    return rc < 0 ? rc : keep(w, name, &t, e);
+    if (rc == 0 && a) /* it was dropped */
+        (*a)->t.bytes.data = t.bytes.data;
+    return rc < 0 || a ? rc : keep(w, name, &t, e);
+}
+
+static void gguf_drop(void *self, struct mt_tensor *t)
+{
+    struct gguf_weights *w = self;
+    struct alias *a = (struct alias *)((char *)t - offsetof(struct alias, t));
+    struct mt_gguf_name n;
+
+    if (mt_gguf_name(&n, a->name) && n.audio && !w->audio) {
+        mt_weights_drop(w->tower, a->name);
+        t->bytes.data = NULL;
+    } else {
+        mt_file_leave(t->bytes.data, (size_t)t->size);
+    }
 }
 
 static int gguf_find(void *self, const char *name, struct mt_tensor **out, struct mt_err *e)
@@ -199,6 +217,7 @@ static const struct mt_source source = {
     .has = gguf_has,
     .find = gguf_find,
     .make = gguf_make,
+    .drop = gguf_drop,
     .where = gguf_where,
     .close = gguf_close,
 };

@@ -93,6 +93,14 @@ static void plain_free(struct mt_talk *t)
     free(p);
 }
 
+static void visit(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io)
+{
+    struct plain *p = (struct plain *)t;
+
+    mt_state_bool(io, "a frame before", &p->begun);
+    mt_state_ids(io, "token drawn last", &p->pending, 1, -1, mt_model_last_id(m));
+}
+
 static const struct mt_talk_kind kind = {
     .free = plain_free,
     .bytes = bytes,
@@ -100,6 +108,7 @@ static const struct mt_talk_kind kind = {
     .marks = marks,
     .begin = begin,
     .drawn = drawn,
+    .visit = visit,
 };
 
 int mt_layout_talk(struct mt_talk **out, struct mt_layout *l, struct mt_err *e)

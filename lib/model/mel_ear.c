@@ -18,6 +18,13 @@ int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_sample
     return rc;
 }
 
+void mt_mel_ear_visit(struct mt_mel_ear *ear, struct mt_state_io *io)
+{
+    mt_ear_base_visit(&ear->base, io);
+    mt_mel_stream_visit(&ear->stream, io);
+    mt_state_f32(io, "loudest mel", &ear->running);
+}
+
 int mt_mel_ear_next(const struct mt_mel_ear *ear)
 {
     return (mt_ear_next_samples(&ear->base) + MT_MEL_HOP - 1) / MT_MEL_HOP;

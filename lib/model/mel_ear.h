@@ -17,6 +17,8 @@ struct mt_mel_ear {
 /* As mt_ear_init; on failure mt_ear_done(&ear->base) all the same. */
 int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                     struct mt_err *e);
+/* The base, and the front end. */
+void mt_mel_ear_visit(struct mt_mel_ear *ear, struct mt_state_io *io);
 /* Mel frames of the frame that comes next. */
 int mt_mel_ear_next(const struct mt_mel_ear *ear);
 /* The next n raw mel frames of the session's sound, [n, bands], from the samples that wait. */

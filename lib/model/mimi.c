@@ -331,6 +331,33 @@ void mt_mimi_state_seek(struct mt_mimi_state *s, int64_t frames)
 
 /* ---- a frame of some sessions ---- */
 
+static struct mt_kv_view view_of(const struct mt_mimi_state *s, int way)
+{
+    return (struct mt_kv_view){.blocks = s->m->blocks,
+                               .ring_blocks = s->m->ring_blocks,
+                               .window = s->m->cfg.context,
+                               .see = s->whole ? MT_SEE_CAUSAL : MT_SEE_RING,
+                               .kv = s->kv[way]};
+}
+
+void mt_mimi_state_visit(struct mt_mimi_state *s, struct mt_state_io *io)
+{
+    static const char *const name[] = {"the codec's past, heard", "the codec's past, spoken"};
+    struct mt_kv_shape shape = kv_shape(s->m);
+
+    mt_state_bool(io, "a frame before", &s->heard);
+    mt_state_rows(io, "the convolutions' past", s->m->be,
+                  mt_mimi_view(s->past, 0, (int)s->m->past_floats), 1);
+    for (int way = 0; way < 2; way++) {
+        struct mt_kv_view view = view_of(s, way);
+        int64_t n;
+
+        mt_state_i64(io, "steps of the codec", &s->steps[way], 0, INT64_C(1) << 48);
+        n = s->steps[way] < view.window - 1 ? s->steps[way] : view.window - 1;
+        mt_state_kv(io, name[way], s->m->be, s->kv[way], &shape, &view, s->steps[way] - n, n, 0);
+    }
+}
+
 /* A transformer over `stride` steps of each, the results of direction `way`. */
 static void run_former(struct mt_mimi *m, const struct mt_mimi_former *t, int way,
                        struct mt_mimi_state *const *s, int n, struct mt_rows x)
@@ -340,11 +367,7 @@ static void run_former(struct mt_mimi *m, const struct mt_mimi_former *t, int wa
 
     for (int i = 0; i < n; i++) {
         m->run[i] = (struct mt_run){.row = i * rows, .n = rows, .index = s[i]->steps[way]};
-        m->run[i].view = (struct mt_kv_view){.blocks = m->blocks,
-                                             .ring_blocks = m->ring_blocks,
-                                             .window = m->cfg.context,
-                                             .see = s[i]->whole ? MT_SEE_CAUSAL : MT_SEE_RING,
-                                             .kv = s[i]->kv[way]};
+        m->run[i].view = view_of(s[i], way);
         s[i]->steps[way] += rows;
     }
     mt_mimi_former_run(t, m->be, &m->former, &batch, x);

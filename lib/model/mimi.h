@@ -98,6 +98,7 @@ void mt_mimi_state_free(struct mt_mimi_state **s);
 int64_t mt_mimi_state_bytes(const struct mt_mimi *m);
 /* Back to the beginning. */
 void mt_mimi_state_reset(struct mt_mimi_state *s);
+void mt_mimi_state_visit(struct mt_mimi_state *s, struct mt_state_io *io);
 /* Frames heard and spoken so far, from which positions count: for tests of long calls. */
 void mt_mimi_state_seek(struct mt_mimi_state *s, int64_t frames);
 

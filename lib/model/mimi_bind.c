@@ -50,7 +50,7 @@ static struct mt_mat *repeated(struct mt_mimi_binder *b, const struct mt_mimi_co
     static const int32_t zero = 0;
     struct mt_backend *be = b->b.be;
     struct mt_rows row = mt_bind_rows(&b->b, 1, c->out);
-    struct mt_bytes bytes = {NULL, MT_F32, 1, (int64_t)c->c.stride * c->out};
+    struct mt_bytes bytes = {NULL, MT_F32, 1, (int64_t)c->c.stride * c->out, false};
     struct mt_mat *m = NULL;
 
     if (b->b.rc == 0 && (*host = mt_alloc((size_t)bytes.cols, sizeof(**host)))) {

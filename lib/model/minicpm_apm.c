@@ -108,7 +108,7 @@ static void bind_weights(struct mt_apm *a, struct mt_binder *b)
     a->conv1_b = mt_bind_vector(b, d, "apm.conv1.bias");
     a->conv2_w = mt_bind_conv(b, d, d, 3, "apm.conv2.weight");
     a->conv2_b = mt_bind_vector(b, d, "apm.conv2.bias");
-    a->table = mt_bind_matrix(b, c->positions, d, "apm.embed_positions.weight");
+    a->table = mt_bind_table(b, c->positions, d, "apm.embed_positions.weight");
     a->norm_w = mt_bind_vector(b, d, "apm.layer_norm.weight");
     a->norm_b = mt_bind_vector(b, d, "apm.layer_norm.bias");
     a->lin1_w = mt_bind_matrix(b, h, d, "audio_projection_layer.linear1.weight");
@@ -189,6 +189,15 @@ void mt_apm_free(struct mt_apm *a)
 
 /* ---- units of live ears ---- */
 
+struct mt_kv_view mt_apm_view(const struct mt_apm *a, struct mt_kv *kv)
+{
+    return (struct mt_kv_view){.blocks = a->blocks,
+                               .ring_blocks = a->units,
+                               .window = (int64_t)a->units * MT_UNIT_ROWS,
+                               .see = MT_SEE_CHUNK,
+                               .kv = kv};
+}
+
 void mt_apm_units(struct mt_apm *a, const struct mt_apm_unit *unit, int n)
 {
     const struct mt_ops *op = a->be->ops;
@@ -215,14 +224,8 @@ void mt_apm_units(struct mt_apm *a, const struct mt_apm_unit *unit, int n)
             a->places[row + k] = place + k;
         }
         at += (unit[i].mel - 1) / 2 + 1;
-        run[i] = (struct mt_run){row,
-                                 MT_UNIT_ROWS,
-                                 unit[i].number * MT_UNIT_ROWS,
-                                 {.blocks = a->blocks,
-                                  .ring_blocks = a->units,
-                                  .window = (int64_t)a->units * MT_UNIT_ROWS,
-                                  .see = MT_SEE_CHUNK,
-                                  .kv = unit[i].kv}};
+        run[i] = (struct mt_run){row, MT_UNIT_ROWS, unit[i].number * MT_UNIT_ROWS,
+                                 mt_apm_view(a, unit[i].kv)};
         span[i] = (struct mt_span){row, MT_UNIT_ROWS};
     }
     op->gather(a->be, a->x, a->c2, a->index, rows);

@@ -59,6 +59,8 @@ struct mt_apm_unit {
     int64_t number; /* units in the cache's past */
     struct mt_kv *kv;
 };
+/* Where an ear's cache has its units. */
+struct mt_kv_view mt_apm_view(const struct mt_apm *a, struct mt_kv *kv);
 /*
  * Encode n units, at most MT_UNITS_AT_ONCE, whose scaled mel lies in host_mel, one behind the
  * other: the rows of unit i are in a->out from i * mt_apm_rows(a, MT_UNIT_ROWS) on.

@@ -101,6 +101,29 @@ void mt_minicpm_ear_free(struct mt_ear *base)
     free(ear);
 }
 
+void mt_minicpm_ear_visit(struct mt_apm *a, struct mt_ear *base, struct mt_state_io *io)
+{
+    struct ear *ear = (struct ear *)base;
+    struct mt_kv_view view = mt_apm_view(a, ear->kv);
+
+    mt_ear_base_visit(base, io);
+    mt_mel_stream_visit(&ear->stream, io);
+    mt_state_i64(io, "units heard", &ear->heard, base->taken, base->taken);
+    mt_state_i64(io, "units encoded", &ear->encoded, 0, ear->heard);
+    mt_state_i64(io, "first group", &ear->start,
+                 ear->heard > GROUPS - 2 ? ear->heard - (GROUPS - 2) : 0, ear->heard);
+    for (int i = 0; i < GROUPS; i++) {
+        mt_state_f32(io, "loudest of a group", &ear->group[i].head);
+        mt_state_f32(io, "loudest of a group", &ear->group[i].edge);
+        mt_state_f32(io, "loudest of a group", &ear->group[i].body);
+    }
+    mt_state_floats(io, "mel kept", ear->kept, KEPT * (size_t)a->cfg.bands);
+    /* The next unit takes the oldest one's place. */
+    int64_t n = ear->encoded < a->units - 1 ? ear->encoded : a->units - 1;
+    mt_state_kv(io, "the encoder's past", base->m->be, ear->kv, &a->kv, &view,
+                (ear->encoded - n) * MT_UNIT_ROWS, n * MT_UNIT_ROWS, 0);
+}
+
 /* ---- the maximum ---- */
 
 static float loudest(const float *row, int bands, float so_far)

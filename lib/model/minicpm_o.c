@@ -171,6 +171,13 @@ static void ear_skip(struct mt_ear *ear)
     mt_minicpm_ear_skip(&o->apm, ear);
 }
 
+static void ear_visit(struct mt_ear *ear, struct mt_state_io *io)
+{
+    struct omni *o = ear->m->own;
+
+    mt_minicpm_ear_visit(&o->apm, ear, io);
+}
+
 static int encode(struct mt_model *m, struct mt_ear **ears, int n)
 {
     struct omni *o = m->own;
@@ -234,6 +241,7 @@ const struct mt_family mt_family_minicpm_o = {
     .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = mt_minicpm_ear_free,
+    .ear_visit = ear_visit,
     .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,

@@ -275,6 +275,48 @@ static void duplex_free(struct mt_talk *t)
     free(d);
 }
 
+/* The penalties are those of the tokens drawn last: each once, whatever their order. */
+static void recall(struct duplex *d, int n)
+{
+    uint64_t from = d->n_recent - (uint64_t)n, to = d->n_recent;
+
+    d->scale[0] = d->scale[d->n_scale - 1];
+    d->n_scale = 1;
+    for (d->n_recent = 0; from < to; from++) {
+        int32_t id = d->recent[from % PENALTY_WINDOW];
+        bool known = false;
+
+        for (int i = 0; i < d->n_scale - 1; i++)
+            known |= d->scale[i].id == id;
+        if (known)
+            continue;
+        d->scale[d->n_scale] = d->scale[d->n_scale - 1];
+        d->scale[d->n_scale++ - 1] = (struct mt_scale){id, REPEATED, false};
+    }
+    d->n_recent = to;
+    d->rules.n_scale = d->n_scale;
+}
+
+static void visit(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io)
+{
+    struct duplex *d = (struct duplex *)t;
+    int32_t last = mt_model_last_id(m);
+    int64_t drawn_so_far = (int64_t)d->n_recent;
+
+    mt_state_bool(io, "a unit before", &d->begun);
+    mt_state_bool(io, "unit closed", &d->closed);
+    mt_state_bool(io, "turn over", &d->turn_over);
+    mt_state_int(io, "tokens of the unit", &d->drawn, 0, MT_MINICPM_DRAWS);
+    mt_state_ids(io, "token drawn last", &d->pending, 1, -1, last);
+    mt_state_i64(io, "tokens drawn", &drawn_so_far, 0, INT64_C(1) << 60);
+    int n = drawn_so_far < PENALTY_WINDOW ? (int)drawn_so_far : PENALTY_WINDOW;
+    mt_state_ids(io, "token drawn", d->recent, (size_t)n, 0, last);
+    if (!io->load || !mt_state_ok(io))
+        return;
+    d->n_recent = (uint64_t)drawn_so_far;
+    recall(d, n);
+}
+
 static const struct mt_talk_kind kind = {
     .free = duplex_free,
     .bytes = bytes,
@@ -284,6 +326,7 @@ static const struct mt_talk_kind kind = {
     .begin = begin,
     .rules = rules,
     .drawn = drawn,
+    .visit = visit,
 };
 
 static int find_marks(struct duplex *d, const struct mt_tokenizer *t, struct mt_err *e)

@@ -95,10 +95,20 @@ static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)
     rc = mt_weights_open_synth(&m->weights, s.seed, s.type, e);
     if (rc == 0) {
         mt_model_weights_opts(m);
-        rc = m->family->open(m, config, shape->name, e);
+        rc = mt_model_open_family(m, config, shape->name, e);
     }
     json_decref(config);
     return rc;
+}
+
+int mt_model_open_family(struct mt_model *m, const json_t *config, const char *where,
+                         struct mt_err *e)
+{
+    char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+
+    m->identity = mt_hash(MT_HASH_INIT, text ? text : "", text ? strlen(text) : 0);
+    free(text);
+    return m->family->open(m, config, where, e);
 }
 
 /* ---- a directory as released ---- */
@@ -244,7 +254,7 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
         rc = open_tokenizer(m, dir, e);
     m->dir = dir;
     if (rc == 0)
-        rc = m->family->open(m, config, config ? path : dir, e);
+        rc = mt_model_open_family(m, config, config ? path : dir, e);
     m->dir = NULL;
     json_decref(config);
     return rc;
@@ -267,6 +277,8 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         return mt_err_set(e, -EINVAL, "a step of %d rows of which %d may want logits", o->step_rows,
                           o->want_rows);
     }
+    int64_t held = be->mats_held;
+    be->plan = o->plan;
     m->be = be;
     m->opts = *o;
     m->info.step_rows = o->step_rows;
@@ -282,7 +294,8 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         mt_model_close(&m);
         return rc;
     }
-    m->info.weight_bytes += mt_weights_bytes(m->weights); /* the family's own are there already */
+    /* The family's own are there already. */
+    m->info.weight_bytes += mt_weights_bytes(m->weights) + be->mats_held - held;
     *out = m;
     return 0;
 }
@@ -307,6 +320,28 @@ const struct mt_model_info *mt_model_info(const struct mt_model *m)
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m)
 {
     return m->tokenizer;
+}
+
+uint64_t mt_model_identity(const struct mt_model *m)
+{
+    uint64_t h = mt_hash(m->identity, m->info.name, strlen(m->info.name)), digest;
+    size_t len;
+
+    if (m->weights) {
+        digest = mt_weights_digest(m->weights);
+        h = mt_hash(h, &digest, sizeof(digest));
+    }
+    for (int32_t id = 0; m->tokenizer && id < mt_tokenizer_size(m->tokenizer); id++) {
+        const char *bytes = mt_tokenizer_bytes(m->tokenizer, id, &len);
+
+        h = mt_hash(mt_hash(h, &len, sizeof(len)), bytes, len);
+    }
+    return h;
+}
+
+int32_t mt_model_last_id(const struct mt_model *m)
+{
+    return m->info.codebooks ? m->info.text_card : m->info.vocab - 1;
 }
 
 struct mt_backend *mt_model_backend(const struct mt_model *m)

@@ -8,6 +8,7 @@
 
 #include "audio/audio.h"
 #include "base/base.h"
+#include "base/state.h"
 #include "kernels/kernels.h"
 
 /* ---- weights ---- */
@@ -50,8 +51,15 @@ bool mt_weights_has(const struct mt_weights *w, const char *name);
  */
 int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],
                     struct mt_bytes *out);
-/* Bytes of tensor data handed out so far. */
+/*
+ * The data of tensor `name` is wanted no more: somebody has a copy. It may be asked for again, and
+ * is read or made again then.
+ */
+void mt_weights_drop(struct mt_weights *w, const char *name);
+/* Bytes of tensor data handed out so far and not dropped. */
 int64_t mt_weights_bytes(const struct mt_weights *w);
+/* Tells sets of weights apart: a hash of the tensors handed out so far and a piece of each. */
+uint64_t mt_weights_digest(const struct mt_weights *w);
 /*
  * From now on float matrices are handed out as Q8_0 or Q4_K, where that fits: see quantize.c. F32:
  * as they are.
@@ -118,6 +126,8 @@ int mt_detok_push(struct mt_detok *d, const struct mt_tokenizer *t, int32_t id, 
                   char *out, size_t cap);
 /* What waits becomes U+FFFD. */
 int mt_detok_flush(struct mt_detok *d, char *out, size_t cap);
+/* What waits, to memory or back; only the beginning of a character is taken. */
+void mt_detok_visit(struct mt_detok *d, struct mt_state_io *io);
 
 /* ---- model ---- */
 
@@ -141,7 +151,8 @@ struct mt_model_info {
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
     int32_t audio_id; /* the placeholder whose embeddings are audio rows */
-    int64_t weight_bytes;
+    int64_t
+        weight_bytes; /* as they lie in memory: the backend's own forms, and what is read in place */
     int step_rows, want_rows; /* as opened */
     bool deaf;                /* no audio tower: there is only teacher forcing of text */
     char remark[200];         /* what whoever opened it ought to know; "": nothing */
@@ -190,6 +201,11 @@ void mt_model_close(struct mt_model **m);
  */
 int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
+/*
+ * Tells models apart: a hash of the configuration, the tokenizer and the weights, as they are used
+ * (quantised or not). A plan has another one than the model that it is of.
+ */
+uint64_t mt_model_identity(const struct mt_model *m);
 /*
  * NULL when a directory holds none that we read: then there are no sessions (mt_talk_new says so),
  * only teacher forcing.
@@ -324,6 +340,25 @@ struct mt_state_kind {
 };
 int mt_model_state(const struct mt_model *m, int frame_samples, int backlog,
                    struct mt_state_kind out[MT_STATE_KINDS]);
+
+/*
+ * All of it, to memory or back, and the talk's (base/state.h). Read into objects that were made as
+ * those were that it is of: same model, frames, backlog, mode and system text. -ENOTSUP in io where
+ * a family does not say what it owns.
+ */
+void mt_ear_visit(struct mt_ear *ear, struct mt_state_io *io);
+void mt_talk_visit(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io);
+/*
+ * Tokens first..first+n-1 of a cache (read: but for the first `skip` of them, which are passed
+ * over), and rows of floats.
+ */
+void mt_state_kv(struct mt_state_io *io, const char *what, struct mt_backend *be, struct mt_kv *kv,
+                 const struct mt_kv_shape *shape, const struct mt_kv_view *view, int64_t first,
+                 int64_t n, int64_t skip);
+void mt_state_rows(struct mt_state_io *io, const char *what, struct mt_backend *be,
+                   struct mt_rows rows, int64_t n);
+/* The highest id that is fed to the model. */
+int32_t mt_model_last_id(const struct mt_model *m);
 
 /* ---- a step ---- */
 

@@ -27,9 +27,9 @@ static int bind_model(struct moshi *o, struct mt_model *m, struct mt_err *e)
     struct mt_binder b = {.w = m->weights, .be = m->be, .e = e};
     int rows = m->opts.step_rows, want = m->opts.want_rows;
 
-    o->text_emb = mt_bind_matrix(&b, c->text_card + 1, c->main.dim, "text_emb.weight");
+    o->text_emb = mt_bind_table(&b, c->text_card + 1, c->main.dim, "text_emb.weight");
     for (int k = 0; k < c->n_q; k++)
-        o->emb[k] = mt_bind_matrix(&b, c->card + 1, c->main.dim, "emb.%d.weight", k);
+        o->emb[k] = mt_bind_table(&b, c->card + 1, c->main.dim, "emb.%d.weight", k);
     moshi_stack_bind(&o->main, &c->main, &b, "transformer", rows);
     moshi_norm_bind(&c->main, &b, &o->out_norm_w, &o->out_norm_b, "out_norm");
     o->text_head = mt_bind_matrix(&b, c->text_out, c->main.dim, "text_linear.weight");
@@ -122,8 +122,12 @@ static int open_codec(struct mt_model *m, const json_t *config, const char *wher
     rc = mt_mimi_new(&o->codec, w, prefix, m->be, books, &c, at_once, e);
     if (rc < 0)
         return rc;
-    if (o->codec_weights)
+    if (o->codec_weights) {
+        uint64_t digest = mt_weights_digest(o->codec_weights);
+
         m->info.weight_bytes = mt_mimi_weight_bytes(o->codec);
+        m->identity = mt_hash(m->identity, &digest, sizeof(digest));
+    }
     return moshi_calls_init(m, e);
 }
 
@@ -309,6 +313,7 @@ const struct mt_family mt_family_moshi = {
     .talk_new = moshi_talk_new,
     .ear_new = moshi_ear_new,
     .ear_free = moshi_ear_free,
+    .ear_visit = moshi_ear_visit,
     .state = moshi_state,
     .ear_rows_max = moshi_ear_rows_max,
     .ear_skip = moshi_ear_skip,

@@ -131,6 +131,7 @@ struct moshi_streams {
 };
 
 void moshi_streams_init(struct moshi_streams *s, const struct moshi_config *cfg);
+void moshi_streams_visit(struct moshi_streams *s, struct mt_state_io *io);
 /* A frame of the user's codes [n_q - dep_q] in; the tokens of the step [1 + n_q] out. */
 void moshi_streams_begin(struct moshi_streams *s, const int32_t *user, int32_t *input);
 /*
@@ -181,6 +182,7 @@ void moshi_calls_free(struct mt_model *m);
 int moshi_ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, int backlog,
                   struct mt_err *e);
 void moshi_ear_free(struct mt_ear *ear);
+void moshi_ear_visit(struct mt_ear *ear, struct mt_state_io *io);
 int moshi_ear_rows_max(const struct mt_model *m, int frame_samples);
 void moshi_ear_skip(struct mt_ear *ear);
 int moshi_encode(struct mt_model *m, struct mt_ear **ears, int n);

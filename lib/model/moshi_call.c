@@ -150,6 +150,18 @@ void moshi_ear_free(struct mt_ear *base)
     free(ear);
 }
 
+void moshi_ear_visit(struct mt_ear *base, struct mt_state_io *io)
+{
+    struct moshi_ear *ear = (struct moshi_ear *)base;
+    const struct moshi_config *c = ear->streams.cfg;
+
+    mt_ear_base_visit(base, io);
+    mt_mimi_state_visit(ear->codec, io);
+    moshi_streams_visit(&ear->streams, io);
+    mt_state_ids(io, "text token", ear->input, 1, 0, c->text_card);
+    mt_state_ids(io, "code", ear->input + 1, (size_t)c->n_q, 0, c->card);
+}
+
 int moshi_state(const struct mt_model *m, int frame_samples, int backlog,
                 struct mt_state_kind out[MT_STATE_KINDS])
 {
@@ -273,6 +285,11 @@ static struct mt_said drawn(struct mt_talk *t, int32_t token)
     return (struct mt_said){.show = silent ? -1 : token, .end = true};
 }
 
+static void visit(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io)
+{
+    mt_state_ids(io, "text drawn last", &((struct moshi_talk *)t)->text, 1, 0, mt_model_last_id(m));
+}
+
 static const float *speech(const struct mt_talk *t, int *n)
 {
     const struct moshi_talk *talk = (const struct moshi_talk *)t;
@@ -298,6 +315,7 @@ static const struct mt_talk_kind kind = {
     .begin = begin,
     .rules = rules,
     .drawn = drawn,
+    .visit = visit,
     .speech = speech,
     .codes = codes,
     .flows = true,

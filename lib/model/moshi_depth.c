@@ -16,7 +16,7 @@ static void bind_embedding(const struct moshi_config *c, struct mt_binder *b,
 {
     int64_t dim = c->depth.dim;
 
-    m->table = mt_bind_matrix(b, card + 1, c->low_rank ? c->low_rank : dim, "%s.weight", name);
+    m->table = mt_bind_table(b, card + 1, c->low_rank ? c->low_rank : dim, "%s.weight", name);
     if (c->low_rank)
         m->low_rank = mt_bind_matrix(b, dim, c->low_rank, "%s.low_rank.weight", name);
 }

@@ -23,6 +23,17 @@ void moshi_streams_init(struct moshi_streams *s, const struct moshi_config *cfg)
     s->cfg = cfg;
 }
 
+void moshi_streams_visit(struct moshi_streams *s, struct mt_state_io *io)
+{
+    const struct moshi_config *c = s->cfg;
+
+    mt_state_i64(io, "steps", &s->step, 0, INT64_C(1) << 48);
+    for (int t = 0; t < c->max_delay + 2; t++) {
+        mt_state_ids(io, "text token", s->ring[t], 1, 0, initial(c, 0));
+        mt_state_ids(io, "code", s->ring[t] + 1, (size_t)c->n_q, 0, initial(c, 1));
+    }
+}
+
 void moshi_streams_begin(struct moshi_streams *s, const int32_t *user, int32_t *input)
 {
     const struct moshi_config *c = s->cfg;

@@ -74,6 +74,6 @@ int mt_quantize_bytes(enum mt_dtype type, const struct mt_bytes *in, struct mt_b
         free(to);
         return rc;
     }
-    *out = (struct mt_bytes){to, type, in->rows, in->cols};
+    *out = (struct mt_bytes){to, type, in->rows, in->cols, false};
     return 0;
 }

@@ -209,6 +209,11 @@ static void ear_free(struct mt_ear *base)
     free(base);
 }
 
+static void ear_visit(struct mt_ear *base, struct mt_state_io *io)
+{
+    mt_mel_ear_visit((struct mt_mel_ear *)base, io);
+}
+
 /* Mel frames of the frame that comes next; its last block has BLOCK_MIN_FRAMES at least. */
 static int ear_next_frames(const struct mt_ear *base)
 {
@@ -463,6 +468,7 @@ const struct mt_family mt_family_qwen2_5_omni = {
     .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
+    .ear_visit = ear_visit,
     .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,

@@ -98,6 +98,30 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
     return 0;
 }
 
+static struct mt_kv_view ear_view(const struct omni_ear *ear)
+{
+    static const int32_t block;
+
+    return (struct mt_kv_view){.blocks = &block,
+                               .ring_blocks = 1,
+                               .window = INT64_MAX,
+                               .see = MT_SEE_CHUNK,
+                               .kv = ear->kv};
+}
+
+static void ear_visit(struct mt_ear *base, struct mt_state_io *io)
+{
+    struct omni_ear *ear = (struct omni_ear *)base;
+    struct mt_kv_shape shape = ear_kv_shape(base->m->own);
+    struct mt_kv_view view = ear_view(ear);
+
+    mt_mel_ear_visit(&ear->front, io);
+    mt_state_bool(io, "a whole chunk before", &ear->whole);
+    mt_state_int(io, "rows of the window", &ear->rows, 0, shape.block_tokens);
+    mt_state_int(io, "rows of the window kept", &ear->kept, 0, ear->rows);
+    mt_state_kv(io, "the audio window", base->m->be, ear->kv, &shape, &view, 0, ear->kept, 0);
+}
+
 /*
  * The next chunk of the frame in work, of which `left` mel frames are left; its mel, clamped by the
  * running maximum, goes to mel.
@@ -145,7 +169,6 @@ static void ear_skip(struct mt_ear *base)
 /* Encode the n chunks gathered so far and give each ear its rows. */
 static void run_pass(struct mt_model *m, int n)
 {
-    static const int32_t block;
     struct omni *o = m->own;
 
     if (n == 0)
@@ -154,12 +177,7 @@ static void run_pass(struct mt_model *m, int n)
     for (int i = 0; i < n; i++) {
         struct omni_ear *ear = o->owner[i];
         const struct mt_aut_chunk *k = &o->chunk[i];
-        const struct mt_kv_view view = {.blocks = &block,
-                                        .ring_blocks = 1,
-                                        .window = INT64_MAX,
-                                        .see = MT_SEE_CHUNK,
-                                        .kv = ear->kv};
-        o->run[i] = (struct mt_run){k->row, k->rows, ear->kept, view};
+        o->run[i] = (struct mt_run){k->row, k->rows, ear->kept, ear_view(ear)};
         ear->kept += k->rows;
     }
     mt_aut_layers(&o->tower, m->be, rows, &(struct mt_batch){rows, n, o->run});
@@ -383,6 +401,7 @@ const struct mt_family mt_family_qwen3_omni = {
     .talk_new = talk_new,
     .ear_new = ear_new,
     .ear_free = ear_free,
+    .ear_visit = ear_visit,
     .state = state,
     .ear_rows_max = ear_rows_max,
     .ear_skip = ear_skip,

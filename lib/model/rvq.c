@@ -42,7 +42,7 @@ static void bind_codebook(struct mt_rvq *q, int level, const struct mt_mimi_conf
                    uses = mt_bind_rows(&b->b, 1, c->bins);
     float *v = mt_alloc(mt_mul((size_t)c->bins, (size_t)c->code_dim), sizeof(*v)),
           *use = mt_alloc((size_t)c->bins, sizeof(*use));
-    struct mt_bytes bytes = {v, MT_F32, c->bins, c->code_dim};
+    struct mt_bytes bytes = {v, MT_F32, c->bins, c->code_dim, false};
 
     q->host[level] = v;
     if (b->b.rc == 0 && (!v || !use))

@@ -428,9 +428,16 @@ static const char *st_where(const void *self)
     return ((const struct safetensors *)self)->path;
 }
 
+static void st_drop(void *self, struct mt_tensor *t)
+{
+    (void)self;
+    mt_file_leave(t->bytes.data, (size_t)t->size);
+}
+
 static const struct mt_source source = {
     .has = st_has,
     .find = st_find,
+    .drop = st_drop,
     .where = st_where,
     .close = st_close,
 };

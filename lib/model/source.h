@@ -30,7 +30,10 @@ struct mt_source {
      */
     int (*recipe)(void *self, const char *name, int n_dims, const int64_t *dims,
                   struct mt_tensor **t, struct mt_recipe *r, struct mt_err *e);
-    /* The data of a tensor is wanted no more: what was made for it may go. NULL: nothing was. */
+    /*
+     * The data of a tensor is wanted no more: what was made or read for it may go; make brings it
+     * back. NULL: nothing was.
+     */
     void (*drop)(void *self, struct mt_tensor *t);
     /* From now on only sizes are wanted: data may be anything. NULL: nothing is made anyway. */
     void (*plan)(void *self);

@@ -17,7 +17,6 @@ struct made {
     char *name; /* first, so that a struct made can be looked up by a char ** */
     struct mt_tensor t;
     struct mt_file blank; /* for a plan: its data */
-    bool laid;            /* nobody asked for its data yet */
 };
 
 struct synth {
@@ -137,6 +136,14 @@ static int make_data(struct synth *s, struct made *m, const char *name)
     return 0;
 }
 
+static int no_memory(const struct synth *s, const char *name, size_t size, struct mt_err *e)
+{
+    char show[MT_SHOW_MAX];
+
+    return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %zu bytes", s->where,
+                      mt_show(show, name), size);
+}
+
 /* The tensor without its data. */
 static int lay(struct synth *s, const char *name, int n_dims, const int64_t *dims,
                struct made **out, struct mt_err *e)
@@ -163,7 +170,6 @@ static int lay(struct synth *s, const char *name, int n_dims, const int64_t *dim
     if (!(m = calloc(1, sizeof(*m))))
         goto fail;
     m->t = t;
-    m->laid = true;
     if (!(m->name = strdup(name)) || !tsearch(m, &s->tree, by_name))
         goto fail;
     *out = m;
@@ -171,23 +177,18 @@ static int lay(struct synth *s, const char *name, int n_dims, const int64_t *dim
 fail:
     if (m)
         made_free(m);
-    return mt_err_set(e, -ENOMEM, "out of memory");
+    return no_memory(s, name, size, e);
 }
 
 static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
 {
     struct synth *s = self;
-    char show[MT_SHOW_MAX];
     struct made *m;
     int rc = lay(s, name, n_dims, dims, &m, e);
 
-    if (rc < 0 || !m->laid)
+    if (rc < 0 || m->t.bytes.data)
         return rc;
-    if (make_data(s, m, name) < 0)
-        return mt_err_set(e, -ENOMEM, "%s: no memory for tensor '%s' of %lld bytes", s->where,
-                          mt_show(show, name), (long long)m->t.size);
-    m->laid = false;
-    return 0;
+    return make_data(s, m, name) < 0 ? no_memory(s, name, (size_t)m->t.size, e) : 0;
 }
 
 static int recipe(void *self, const char *name, int n_dims, const int64_t *dims,

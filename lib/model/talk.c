@@ -61,6 +61,14 @@ struct mt_said mt_talk_drawn(struct mt_talk *t, int32_t token)
     return t->kind->drawn(t, token);
 }
 
+void mt_talk_visit(struct mt_talk *t, const struct mt_model *m, struct mt_state_io *io)
+{
+    if (t->kind->visit)
+        t->kind->visit(t, m, io);
+    else
+        mt_state_fail(io, -ENOTSUP, "calls with %s can't be saved", m->info.name);
+}
+
 void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
                     int n)
 {

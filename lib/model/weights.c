@@ -21,11 +21,13 @@ struct mt_weights {
     const struct mt_source *src;
     void *self;
     int64_t bytes;
+    uint64_t digest; /* of what was handed out */
     bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
     void *small;            /* struct small by its tensor (tsearch) */
     void (*seen)(void *ctx, int64_t bytes);
     void *ctx;
+    int64_t through; /* bytes handed out, also of what was dropped since */
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -40,6 +42,7 @@ int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *s
     }
     w->src = src;
     w->self = self;
+    w->digest = MT_HASH_INIT;
     return 0;
 }
 
@@ -69,7 +72,7 @@ static int quantize(const struct mt_weights *w, enum mt_dtype type, const struct
         return mt_quantize_bytes(type, in, &s->bytes);
     if (mt_file_blank(&s->blank, (size_t)(mt_dtype_row_bytes(type, in->cols) * in->rows)) < 0)
         return -ENOMEM;
-    s->bytes = (struct mt_bytes){s->blank.data, type, in->rows, in->cols};
+    s->bytes = (struct mt_bytes){s->blank.data, type, in->rows, in->cols, false};
     return 0;
 }
 
@@ -86,16 +89,24 @@ static bool is_head(const struct mt_weights *w, const char *name)
     return !mt_weights_has(w, head);
 }
 
+/* What t was quantised to, or NULL. */
+static struct small *small_of(const struct mt_weights *w, const struct mt_tensor *t)
+{
+    struct small key = {.of = t}, **found = tfind(&key, &w->small, small_by_tensor);
+
+    return found ? *found : NULL;
+}
+
 /* t's bytes, or smaller ones. */
 static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, struct mt_bytes *out,
                   struct mt_err *e)
 {
-    struct small key = {.of = t}, **found = tfind(&key, &w->small, small_by_tensor), *s;
+    struct small *s = small_of(w, t);
     char show[MT_SHOW_MAX];
     enum mt_dtype type;
 
-    *out = found ? (*found)->bytes : t->bytes;
-    if (found || (type = mt_quantize_as(w->quantize, name, t, is_head(w, name))) == t->bytes.type)
+    *out = s ? s->bytes : t->bytes;
+    if (s || (type = mt_quantize_as(w->quantize, name, t, is_head(w, name))) == t->bytes.type)
         return 0;
     s = calloc(1, sizeof(*s));
     if (!s || quantize(w, type, &t->bytes, s) < 0) {
@@ -113,6 +124,25 @@ static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, s
     t->size = mt_dtype_row_bytes(type, s->bytes.cols) * s->bytes.rows;
     *out = s->bytes;
     return 0;
+}
+
+void mt_weights_drop(struct mt_weights *w, const char *name)
+{
+    struct mt_tensor *t;
+    struct small *s;
+
+    if (w->src->find(w->self, name, &t, NULL) < 0)
+        return;
+    if (t->given)
+        w->bytes -= t->size;
+    t->given = false;
+    if ((s = small_of(w, t))) {
+        tdelete(s, &w->small, small_by_tensor);
+        small_free(s);
+        t->size = mt_dtype_row_bytes(t->bytes.type, t->bytes.cols) * t->bytes.rows;
+    } else if (w->src->drop) {
+        w->src->drop(w->self, t);
+    }
 }
 
 void mt_weights_close(struct mt_weights **w)
@@ -164,14 +194,46 @@ int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const in
     return rc < 0 ? rc : w->src->find(w->self, name, out, e);
 }
 
-static void count(struct mt_weights *w, struct mt_tensor *t)
+/*
+ * Its name, shape and type, and a piece of its data: enough to tell checkpoints apart, at a page a
+ * tensor.
+ */
+static void digest(struct mt_weights *w, const char *name, const struct mt_tensor *t,
+                   const struct mt_bytes *b, const struct mt_recipe *r)
+{
+    int64_t size = b->rows * mt_dtype_row_bytes(b->type, b->cols), n = size < 1024 ? size : 1024;
+
+    w->digest = mt_hash(w->digest, name, strlen(name) + 1);
+    w->digest = mt_hash(w->digest, t->dims, (size_t)t->n_dims * sizeof(*t->dims));
+    w->digest = mt_hash(w->digest, &b->type, sizeof(b->type));
+    if (r) { /* the same piece, made for this: it may begin within an element */
+        int64_t each = (int64_t)mt_dtype_size(b->type), at = (size - n) / 2 / each;
+        char piece[1024 + 8];
+
+        mt_recipe_make(piece, b->type, r, at, n / each + (at * each < (size - n) / 2));
+        w->digest = mt_hash(w->digest, piece + (size - n) / 2 % each, (size_t)n);
+    } else if (!w->plan && n > 0) {
+        w->digest = mt_hash(w->digest, (const char *)b->data + (size - n) / 2, (size_t)n);
+    }
+}
+
+/* It is handed out. r: without data, but so it is made. */
+static void count(struct mt_weights *w, const char *name, struct mt_tensor *t,
+                  const struct mt_bytes *b, const struct mt_recipe *r)
 {
     if (t->given)
         return;
     t->given = true;
     w->bytes += t->size;
+    w->through += t->size;
+    digest(w, name, t, b, r);
     if (w->seen)
-        w->seen(w->ctx, w->bytes);
+        w->seen(w->ctx, w->through);
+}
+
+uint64_t mt_weights_digest(const struct mt_weights *w)
+{
+    return w->digest;
 }
 
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
@@ -185,7 +247,9 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     if (n_dims < 1 || n_dims > 4)
         return mt_err_set(e, -EINVAL, "tensor '%s': asked for with %d dimensions (expected 1..4)",
                           mt_show(show, name), n_dims);
-    rc = mt_weights_make(w, name, n_dims, dims, &t, e);
+    rc = w->src->find(w->self, name, &t, NULL);
+    if (rc < 0 || !small_of(w, t)) /* what it was made smaller from is gone */
+        rc = mt_weights_make(w, name, n_dims, dims, &t, e);
     if (rc == -ENOENT)
         return mt_err_set(e, rc, "%s: there is no tensor '%s'", w->src->where(w->self),
                           mt_show(show, name));
@@ -199,7 +263,7 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     *out = t->bytes;
     if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
         return rc;
-    count(w, t);
+    count(w, name, t, out, NULL);
     return 0;
 }
 
@@ -215,7 +279,7 @@ int mt_weights_recipe(struct mt_weights *w, const char *name, int n_dims, const 
         return rc;
     *out = t->bytes;
     out->data = NULL;
-    count(w, t);
+    count(w, name, t, out, r);
     return 0;
 }
 

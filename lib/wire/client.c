@@ -2,6 +2,7 @@
  * client.c: a control connection, blocking, with a limit on each wait. Used by tools that ask one
  * thing or listen; sessions of mt-feed run their own loop over the same parser.
  */
+#include "wire/addr.h"
 #include "wire/internal.h"
 
 #include <errno.h>
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,41 +60,38 @@ static int connect_error(int err, const char *path, struct mt_err *e)
     case EPROTOTYPE:
         return mt_err_set(e, -err, "%s: not a stream socket", path);
     case EAGAIN:
+    case ETIMEDOUT:
         return mt_err_set(e, -ETIMEDOUT, "%s: the server does not accept connections", path);
     default:
         return mt_err_set(e, -err, "%s: %s", path, strerror(err));
     }
 }
 
-/* A full backlog is EAGAIN at once; it is tried again until the time is up. */
-static int connect_until(int fd, const struct sockaddr_un *a, int64_t timeout_ns)
+/* As mt_addr_connect; a full backlog of a Unix socket is tried again until the time is up. */
+static int connect_until(const struct mt_addr *a, int64_t until)
 {
-    int64_t until = timeout_ns ? now_ns() + timeout_ns : INT64_MAX;
+    int fd;
 
-    while (connect(fd, (const struct sockaddr *)a, sizeof(*a)) < 0) {
+    while ((fd = mt_addr_connect(a, until, NULL)) == -EAGAIN) {
         struct timespec nap = {.tv_nsec = 5 * MT_NS_PER_MS};
 
-        if ((errno != EAGAIN && errno != EINTR) || now_ns() >= until)
-            return errno;
+        if (now_ns() >= until)
+            break;
         nanosleep(&nap, NULL);
     }
-    return 0;
+    return fd;
 }
 
 int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeout_ns,
                     struct mt_err *e)
 {
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct mt_wire_client *c;
+    struct mt_addr a;
     int rc;
 
     *out = NULL;
-    if (strlen(path) >= sizeof(a.sun_path))
-        return mt_err_set(e, -ENAMETOOLONG, "%s: a socket's path has at most %zu bytes", path,
-                          sizeof(a.sun_path) - 1);
-    if (!*path)
-        return mt_err_set(e, -EINVAL, "an empty socket path");
-    memcpy(a.sun_path, path, strlen(path) + 1);
+    if ((rc = mt_addr_parse(&a, path, e)) < 0)
+        return rc;
     c = calloc(1, sizeof(*c));
     if (!c)
         return mt_err_set(e, -ENOMEM, "out of memory");
@@ -105,11 +102,11 @@ int mt_wire_connect(struct mt_wire_client **out, const char *path, int64_t timeo
     c->timeout_ns = timeout_ns;
     c->path = strdup(path);
     c->queue = json_array();
-    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (!c->path || !c->queue || c->fd < 0)
-        rc = mt_err_set(e, c->fd < 0 ? -errno : -ENOMEM, "%s: can't make a socket", path);
-    else if ((rc = connect_until(c->fd, &a, timeout_ns)) > 0)
-        rc = connect_error(rc, path, e);
+    c->fd = -1;
+    if (!c->path || !c->queue)
+        rc = mt_err_set(e, -ENOMEM, "out of memory");
+    else if ((c->fd = connect_until(&a, timeout_ns ? now_ns() + timeout_ns : INT64_MAX)) < 0)
+        rc = connect_error(-c->fd, path, e);
     if (rc < 0)
         mt_wire_disconnect(&c);
     *out = c;
@@ -134,24 +131,6 @@ int mt_wire_fd(const struct mt_wire_client *c)
     return c->fd;
 }
 
-/* 0, -ETIMEDOUT or -EINTR. */
-static int wait_for(struct mt_wire_client *c, short events, int64_t until)
-{
-    struct pollfd p = {.fd = c->fd, .events = events};
-    struct timespec ts, *limit = NULL;
-    int n;
-
-    if (until != INT64_MAX) {
-        int64_t left = until - now_ns();
-
-        left = left < 0 ? 0 : left;
-        ts = (struct timespec){.tv_sec = left / MT_NS_PER_S, .tv_nsec = left % MT_NS_PER_S};
-        limit = &ts;
-    }
-    n = ppoll(&p, 1, limit, NULL);
-    return n > 0 ? 0 : n == 0 ? -ETIMEDOUT : -errno;
-}
-
 static int send_all(struct mt_wire_client *c, const char *bytes, size_t n, struct mt_err *e)
 {
     int64_t until = c->timeout_ns ? now_ns() + c->timeout_ns : INT64_MAX;
@@ -169,7 +148,7 @@ static int send_all(struct mt_wire_client *c, const char *bytes, size_t n, struc
             return mt_err_set(e, -errno, "%s: %s", c->path,
                               errno == EPIPE ? "the server closed the connection"
                                              : strerror(errno));
-        if (errno == EAGAIN && (rc = wait_for(c, POLLOUT, until)) < 0 && rc != -EINTR)
+        if (errno == EAGAIN && (rc = mt_addr_wait(c->fd, POLLOUT, until)) < 0 && rc != -EINTR)
             return mt_err_set(e, rc, "%s: the server does not read", c->path);
     }
     return 0;
@@ -226,7 +205,7 @@ int mt_wire_recv(struct mt_wire_client *c, json_t **msg, struct mt_err *e)
             return mt_err_set(e, c->broken.code, "%s: %s", c->path, c->broken.text);
         if (c->eof)
             return 0;
-        rc = wait_for(c, POLLIN, until);
+        rc = mt_addr_wait(c->fd, POLLIN, until);
         if (rc == -EINTR)
             return rc;
         if (rc < 0)

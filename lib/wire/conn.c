@@ -7,6 +7,7 @@
 #include "wire/conn.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ static void on_handle_closed(uv_handle_t *h)
         return;
     if (c->slot >= 0)
         s->conns[c->slot] = NULL;
+    s->n_tcp -= c->tcp;
     mt_wire_parser_free(&c->parser);
     mt_mail_free(c->piece);
     free(c);
@@ -146,6 +148,63 @@ static void on_sweep(uv_timer_t *t)
         uv_timer_stop(t);
 }
 
+/* ---- what a client over TCP may not do ---- */
+
+static bool flooded(const struct mt_conn *c)
+{
+    return c->role == CALL && c->rate > 0 && c->flood > c->burst;
+}
+
+static void count_flood(struct mt_conn *c, size_t n, int64_t now_ns)
+{
+    double dt = (double)(now_ns - c->flood_ns) / 1e9;
+
+    c->flood = fmax(0, c->flood - dt * c->rate) + (double)n;
+    c->flood_ns = now_ns;
+}
+
+void mt_conn_limit(struct mt_conn *c, double bytes_per_s)
+{
+    if (!c->tcp)
+        return;
+    c->rate = bytes_per_s * c->s->opts->tcp.audio_rate;
+    c->burst = bytes_per_s * MT_TCP_BURST;
+    c->flood_ns = c->t_ns;
+}
+
+static void on_limit(uv_timer_t *t);
+
+/* Look again when the flood is over, or when it will have been idle for too long. */
+static void watch_limits(struct mt_conn *c, int64_t now_ns)
+{
+    double wait_s = (double)(c->heard_ns + c->s->opts->tcp.idle_ns - now_ns) / 1e9;
+
+    if (!c->tcp || c->closing || (c->role != FRESH && c->role != CALL))
+        return;
+    if (flooded(c))
+        wait_s = (c->flood - c->burst) / c->rate;
+    if (flooded(c) || c->s->opts->tcp.idle_ns > 0)
+        uv_timer_start(&c->timer, on_limit, (uint64_t)(fmax(wait_s, 0) * 1e3) + 1, 0);
+}
+
+static void regulate(struct mt_conn *c);
+
+static void on_limit(uv_timer_t *t)
+{
+    struct mt_conn *c = t->data;
+    int64_t now = (int64_t)uv_hrtime(), idle = c->s->opts->tcp.idle_ns;
+    bool owes = c->role == FRESH || (c->role == CALL && !c->ended);
+
+    if (!c->reading || !owes)
+        c->heard_ns = now; /* it waits for us */
+    if (c->role == CALL)
+        count_flood(c, 0, now);
+    if (idle > 0 && now - c->heard_ns >= idle)
+        mt_conn_failf(c, "nothing came for %g s", (double)idle / 1e9);
+    regulate(c);
+    watch_limits(c, now);
+}
+
 static void regulate(struct mt_conn *c)
 {
     bool want = !c->eof && !c->closing;
@@ -153,7 +212,8 @@ static void regulate(struct mt_conn *c)
     if (c->role == LINGER)
         want = want && c->discarded < DISCARD_MAX;
     else if (c->role != FRESH)
-        want = want && c->unaccepted < c->hold && !(c->role == CALL && c->s->stopping);
+        want =
+            want && c->unaccepted < c->hold && !(c->role == CALL && c->s->stopping) && !flooded(c);
     if (want == c->reading || c->closing)
         return;
     c->reading = want;
@@ -321,6 +381,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
     c->t_ns = (int64_t)uv_hrtime();
     c->read = (size_t)n;
+    c->heard_ns = c->t_ns;
     rc = mt_wire_parse(&c->parser, (const unsigned char *)buf->base, (size_t)n, &c->err);
     if (!rc)
         rc = mt_conn_send_piece(c);
@@ -328,7 +389,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     c->piece = NULL;
     if (rc < 0 && !c->closing && c->role != LINGER)
         mt_conn_fail(c, c->err.code ? c->err.text : strerror(-rc));
+    if (c->role == CALL && c->rate > 0)
+        count_flood(c, (size_t)n, c->t_ns);
     regulate(c);
+    if (flooded(c))
+        watch_limits(c, c->t_ns);
 }
 
 /* ---- the server's side ---- */
@@ -406,16 +471,53 @@ static int free_slot(const struct mt_server *s)
     return -1;
 }
 
-void mt_conn_accept(struct mt_server *s)
+/* Why a client at this door is sent away, or MT_REFUSALS. */
+static enum mt_refusal barred(struct mt_server *s, const struct mt_door *d)
 {
+    const struct mt_wire_tcp *t = &s->opts->tcp;
+    int most = t->connections ? t->connections : mt_engine_options(s->worker.eng)->max_sessions;
+    int64_t now = (int64_t)uv_hrtime();
+
+    if (!d->tcp)
+        return MT_REFUSALS;
+    s->opens += (double)(now - s->opens_ns) / 1e9 * t->opens_per_s;
+    s->opens = fmin(s->opens, t->opens_per_s * MT_TCP_BURST);
+    s->opens_ns = now;
+    if (t->opens_per_s > 0 && s->opens < 1)
+        return MT_REFUSED_PACE;
+    s->opens -= 1;
+    return s->n_tcp < most ? MT_REFUSALS : MT_REFUSED_LIMIT;
+}
+
+static void turn_away(struct mt_conn *c, enum mt_refusal why)
+{
+    struct mt_server *s = c->s;
+
+    mt_server_note(s, MT_INFO, "connection %llu: refused (%s), %d are open",
+                   (unsigned long long)c->id, mt_refusal_word(why), s->n_conns);
+    mt_meter_turned_away(s->worker.meter, why);
+    if (s->n_conns > s->slots + REFUSED_MAX) {
+        conn_close(c);
+        return;
+    }
+    mt_conn_say(c, mt_wire_refused_json(mt_refusal_word(why), 1));
+    conn_shut(c);
+}
+
+void mt_conn_accept(struct mt_door *d)
+{
+    struct mt_server *s = d->s;
     struct mt_conn *c = calloc(1, sizeof(*c));
+    enum mt_refusal why = barred(s, d);
+    uv_os_fd_t fd;
 
     if (!c)
         return;
     c->s = s;
-    c->slot = free_slot(s);
+    c->slot = why == MT_REFUSALS ? free_slot(s) : -1;
     c->id = ++s->last_id;
     c->hold = MT_CONN_HOLD;
+    c->heard_ns = (int64_t)uv_hrtime();
     mt_wire_parser_init(&c->parser);
     c->parser.ctx = c;
     c->parser.on_message = mt_conn_on_message;
@@ -424,24 +526,21 @@ void mt_conn_accept(struct mt_server *s)
     uv_timer_init(&s->loop, &c->timer);
     c->pipe.data = c->timer.data = c;
     c->handles = 2;
+    c->tcp = d->tcp;
     s->n_conns++;
+    s->n_tcp += c->tcp;
     if (c->slot >= 0)
         s->conns[c->slot] = c;
-    if (uv_accept((uv_stream_t *)&s->accept, (uv_stream_t *)&c->pipe) < 0) {
+    if (uv_accept((uv_stream_t *)&d->accept, (uv_stream_t *)&c->pipe) < 0) {
         conn_close(c);
         return;
     }
+    if (c->tcp && uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0)
+        mt_addr_tune(fd);
     mt_server_note(s, MT_DEBUG, "connection %llu: opened", (unsigned long long)c->id);
     regulate(c);
     if (c->slot >= 0)
-        return;
-    mt_server_note(s, MT_INFO, "connection %llu: refused, %d are open", (unsigned long long)c->id,
-                   s->slots);
-    mt_meter_turned_away(s->worker.meter, MT_REFUSED_LIMIT);
-    if (s->n_conns > s->slots + REFUSED_MAX) {
-        conn_close(c);
-        return;
-    }
-    mt_conn_say(c, mt_wire_refused_json("limit", 1));
-    conn_shut(c);
+        watch_limits(c, c->heard_ns);
+    else
+        turn_away(c, why == MT_REFUSALS ? MT_REFUSED_LIMIT : why);
 }

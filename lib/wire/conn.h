@@ -13,14 +13,19 @@ enum role { FRESH, CALL, CONTROL, LINGER };
 
 struct mt_conn {
     uv_pipe_t pipe;
-    uv_timer_t timer; /* a watcher's period, or the end of a linger */
+    uv_timer_t
+        timer; /* a watcher's period, the end of a linger, or what limits a client over TCP */
     uv_shutdown_t shutdown;
     int handles;
     struct mt_server *s;
     int slot; /* -1: above the limit */
     uint64_t id;
     enum role role;
-    bool said; /* the first object is on its way */
+    bool tcp;                   /* then it has limits: */
+    double rate, burst;         /* bytes a second of a call, and at once; 0: any */
+    double flood;               /* bytes that came before their time … */
+    int64_t flood_ns, heard_ns; /* … as of then; when anything came last */
+    bool said;                  /* the first object is on its way */
     bool watching;
     bool reading, eof;
     bool ended; /* a session's "end" came */
@@ -48,6 +53,9 @@ void mt_conn_say(struct mt_conn *c, json_t *obj);
 /* Say what is wrong, forget the session and close. Returns -EPROTO, which ends the reading too. */
 int mt_conn_fail(struct mt_conn *c, const char *text);
 int mt_conn_failf(struct mt_conn *c, const char *fmt, ...) MT_PRINTF(2, 3);
+
+/* A call over TCP is open, and its audio has so many bytes a second. */
+void mt_conn_limit(struct mt_conn *c, double bytes_per_s);
 
 /* ---- requests.c ---- */
 

@@ -7,6 +7,7 @@
 
 #include <uv.h>
 
+#include "wire/addr.h"
 #include "wire/feed_stream.h"
 #include "wire/feeder.h"
 
@@ -77,6 +78,7 @@ struct feed_session {
 
 struct feed_run {
     const struct mt_feed_opts *o;
+    struct mt_addr_one server;
     struct mt_reel *reel;
     struct mt_feed_totals *t;
     struct mt_err *e;

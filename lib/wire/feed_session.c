@@ -11,8 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define RETRY_NS     (5 * MT_NS_PER_MS) /* the server's queue of connections is full: ask again */
@@ -285,7 +283,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         return;
     }
     if (n < 0) {
-        mt_feed_session_close(s, uv_strerror((int)n));
+        mt_feed_session_close(s, n == UV_ECONNREFUSED ? "no server listens there"
+                                                      : uv_strerror((int)n));
         return;
     }
     rc = mt_wire_parse(&s->parser, (const unsigned char *)buf->base, (size_t)n, &e);
@@ -299,29 +298,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         mt_feed_serve_due(s->run);
 }
 
-/* A connected descriptor or a negative errno. A Unix socket answers at once. */
-static int connect_to(const char *path)
-{
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    int fd, rc;
-
-    if (strlen(path) >= sizeof(a.sun_path))
-        return -ENAMETOOLONG;
-    memcpy(a.sun_path, path, strlen(path) + 1);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -errno;
-    if (connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0)
-        return fd;
-    rc = -errno;
-    close(fd);
-    return rc;
-}
-
 static void session_connect(struct feed_session *s)
 {
     struct feed_run *r = s->run;
-    int fd = connect_to(r->o->socket);
+    int fd = mt_addr_dial(&r->server);
     int rc;
 
     if (fd == -EAGAIN || fd == -EINTR) {

@@ -15,9 +15,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define CHECK_MS 250               /* how often it looks for a server that went silent */
-#define GRACE_NS (5 * MT_NS_PER_S) /* for the last answers after an interrupt */
-#define ARRIVALS 8                 /* at once; between them come frames that are due, and answers */
+#define CONNECT_NS (5 * MT_NS_PER_S)
+#define CHECK_MS   250               /* how often it looks for a server that went silent */
+#define GRACE_NS   (5 * MT_NS_PER_S) /* for the last answers after an interrupt */
+#define ARRIVALS   8 /* at once; between them come frames that are due, and answers */
 #define LOCK_NS                                                                                    \
     (50 * MT_NS_PER_MS) /* for all sessions that start together to be open before the first beat */
 
@@ -354,6 +355,23 @@ static int run_init(struct feed_run *r)
     return 0;
 }
 
+/* Over TCP: whether anybody is there, and at which of a name's addresses; asked once, for all. */
+static int find_server(struct feed_run *r)
+{
+    int64_t until = mt_feed_now(r) + CONNECT_NS;
+    struct mt_addr a;
+    int rc = mt_addr_parse(&a, r->o->socket, r->e), which = 0;
+
+    if (rc >= 0 && a.tcp) {
+        if ((rc = mt_addr_connect(&a, until, &which)) < 0)
+            return mt_err_set(r->e, rc, "%s: no server listens there: %s", r->o->socket,
+                              strerror(-rc));
+        close(rc);
+    }
+    r->server = a.at[which];
+    return rc < 0 ? rc : 0;
+}
+
 int mt_feed_socket(struct mt_reel *reel, const struct mt_feed_opts *o, struct mt_feed_totals *t,
                    struct mt_err *e)
 {
@@ -374,9 +392,10 @@ int mt_feed_socket(struct mt_reel *reel, const struct mt_feed_opts *o, struct mt
     r->timer_fd = -1;
     signal(SIGPIPE, SIG_IGN);
     raise_file_limit();
-    if ((rc = run_init(r)) < 0) {
+    rc = find_server(r);
+    if (!rc && (rc = run_init(r)) < 0)
         mt_err_set(e, rc, "cannot start a loop: %s", strerror(-rc));
-    } else {
+    if (!rc) {
         r->start_ns = mt_feed_now(r);
         plan_arrival(r);
         set_timer(r);

@@ -1,8 +1,8 @@
 /*
- * listen.c: a socket file, made so that nobody else's is lost: whether the one that is there is
- * stale is asked by connecting, and asking, removing and binding are one step under a lock on the
- * directory, since two servers that start at once would else each take the other's new socket for a
- * stale one.
+ * listen.c: a listening socket. A file of one is made so that nobody else's is lost: whether the
+ * one that is there is stale is asked by connecting, and asking, removing and binding are one step
+ * under a lock on the directory, since two servers that start at once would else each take the
+ * other's new socket for a stale one.
  */
 #include "wire/listen.h"
 
@@ -53,7 +53,7 @@ static int lock_directory(const char *path, struct mt_err *e)
 }
 
 /* Whatever stands at path is removed if it is a socket that nobody listens on. */
-static int clear_path(const char *path, const struct sockaddr_un *a, struct mt_err *e)
+static int clear_path(const char *path, const struct mt_addr_one *a, struct mt_err *e)
 {
     struct stat st;
     int fd, err;
@@ -62,11 +62,10 @@ static int clear_path(const char *path, const struct sockaddr_un *a, struct mt_e
         return errno == ENOENT ? 0 : fail(e, path, errno);
     if (!S_ISSOCK(st.st_mode))
         return mt_err_set(e, -EEXIST, "%s: exists and is not a socket; it is left alone", path);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return fail(e, path, errno);
-    err = connect(fd, (const struct sockaddr *)a, sizeof(*a)) < 0 ? errno : 0;
-    close(fd);
+    fd = mt_addr_dial(a);
+    err = fd < 0 ? -fd : 0;
+    if (fd >= 0)
+        close(fd);
     if (err == 0 || err == EAGAIN) /* EAGAIN: a live one whose queue is full */
         return mt_err_set(e, -EADDRINUSE, "%s: another server listens there", path);
     if (err != ECONNREFUSED)
@@ -74,60 +73,106 @@ static int clear_path(const char *path, const struct sockaddr_un *a, struct mt_e
     return unlink(path) < 0 && errno != ENOENT ? fail(e, path, errno) : 0;
 }
 
-static int bind_and_listen(struct mt_listener *l, const char *path, const struct sockaddr_un *a,
-                           struct mt_err *e)
+/* Bound and listening, or a negative errno. */
+static int bind_and_listen(const struct mt_addr_one *a)
 {
-    struct stat st = {0};
+    int fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int on = 1, err = 0;
     mode_t mask;
-    int rc;
 
-    l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (l->fd < 0)
-        return fail(e, path, errno);
+    if (fd < 0)
+        return -errno;
+    if (a->sa.ss_family != AF_UNIX)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     mask = umask(0177);
-    rc = bind(l->fd, (const struct sockaddr *)a, sizeof(*a)) < 0 ? errno : 0;
+    if (bind(fd, (const struct sockaddr *)&a->sa, a->len) < 0)
+        err = errno;
     umask(mask);
-    if (!rc && (listen(l->fd, BACKLOG) < 0 || lstat(path, &st) < 0)) {
-        rc = errno;
-        unlink(path);
-    }
-    if (rc) {
-        close(l->fd);
-        l->fd = -1;
-        return fail(e, path, rc);
-    }
-    l->dev = st.st_dev;
-    l->ino = st.st_ino;
-    return 0;
+    if (!err && listen(fd, BACKLOG) < 0)
+        err = errno;
+    if (!err)
+        return fd;
+    close(fd);
+    return -err;
 }
 
-int mt_listen(struct mt_listener *l, const char *path, struct mt_err *e)
+static int listen_path(struct mt_listener *l, const struct mt_addr *a, struct mt_err *e)
 {
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    int dir, rc;
+    const char *path = ((const struct sockaddr_un *)&a->at[0].sa)->sun_path;
+    int dir = lock_directory(path, e), rc;
+    struct stat st = {0};
 
-    l->fd = -1;
-    if (!*path)
-        return mt_err_set(e, -EINVAL, "an empty socket path");
-    if (strlen(path) >= sizeof(a.sun_path))
-        return mt_err_set(e, -ENAMETOOLONG,
-                          "%s: a socket's path has at most %zu bytes, this has %zu", path,
-                          sizeof(a.sun_path) - 1, strlen(path));
-    memcpy(a.sun_path, path, strlen(path) + 1);
-    dir = lock_directory(path, e);
     if (dir < 0)
         return dir;
-    rc = clear_path(path, &a, e);
-    if (!rc)
-        rc = bind_and_listen(l, path, &a, e);
+    rc = clear_path(path, &a->at[0], e);
+    if (!rc && ((l->fd = bind_and_listen(&a->at[0])) < 0 || lstat(path, &st) < 0)) {
+        rc = fail(e, path, l->fd < 0 ? -l->fd : errno);
+        if (l->fd >= 0)
+            close(l->fd);
+        l->fd = -1;
+    }
     close(dir);
+    l->dev = st.st_dev;
+    l->ino = st.st_ino;
     return rc;
 }
 
-void mt_listen_unlink(const struct mt_listener *l, const char *path)
+/* The first of a name's addresses that can be had. */
+static int listen_tcp(struct mt_listener *l, const struct mt_addr *a, const char *where,
+                      struct mt_err *e)
 {
+    int fd = -EADDRNOTAVAIL;
+
+    for (int i = 0; i < a->n && fd < 0; i++)
+        fd = bind_and_listen(&a->at[i]);
+    if (fd < 0)
+        return fail(e, where, -fd);
+    l->fd = fd;
+    return 0;
+}
+
+static int listen_at(struct mt_listener *l, const char *where, bool service, struct mt_err *e)
+{
+    struct mt_addr a;
+    int rc;
+
+    *l = (struct mt_listener){.fd = -1};
+    rc = service ? mt_addr_parse_service(&a, where, e) : mt_addr_parse(&a, where, e);
+    if (rc < 0)
+        return rc;
+    if ((rc = a.tcp ? listen_tcp(l, &a, where, e) : listen_path(l, &a, e)) < 0)
+        return rc;
+    snprintf(l->where, sizeof(l->where), "%s", where);
+    if (a.tcp) {
+        char name[MT_ADDR_TEXT];
+
+        mt_addr_name(l->fd, name);
+        snprintf(l->where, sizeof(l->where), "%s", name + (service ? strlen("tcp:") : 0));
+    }
+    return 0;
+}
+
+int mt_listen(struct mt_listener *l, const char *where, struct mt_err *e)
+{
+    return listen_at(l, where, false, e);
+}
+
+int mt_listen_service(struct mt_listener *l, const char *where, struct mt_err *e)
+{
+    return listen_at(l, where, true, e);
+}
+
+void mt_listen_adopt(struct mt_listener *l, int fd)
+{
+    *l = (struct mt_listener){.fd = fd};
+    mt_addr_name(fd, l->where);
+}
+
+void mt_listen_unlink(const struct mt_listener *l)
+{
+    const char *path = !strncmp(l->where, "unix:", 5) ? l->where + 5 : l->where;
     struct stat st;
 
-    if (lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+    if (l->ino && lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
         unlink(path);
 }

@@ -58,9 +58,10 @@ static int hear_open(struct mt_conn *c, json_t *msg)
         return mt_conn_fail(c, e.code ? e.text : "out of memory");
     }
     m->open = o;
+    second = (int64_t)o->rate_hz * (o->format == MT_PCM_F32LE ? 4 : 2);
+    mt_conn_limit(c, (double)second);
     c->hold = MT_CONN_HOLD;
     if (o->session.live) {
-        second = (int64_t)o->rate_hz * (o->format == MT_PCM_F32LE ? 4 : 2);
         c->hold = (size_t)(second * LIVE_HOLD_S);
         c->hold = c->hold < LIVE_HOLD_MIN ? LIVE_HOLD_MIN : c->hold;
         c->hold = c->hold > LIVE_HOLD_MAX ? LIVE_HOLD_MAX : c->hold;
@@ -139,6 +140,8 @@ static int hear_control(struct mt_conn *c, json_t *msg, const char *type)
 {
     json_t *cap = json_object_get(msg, "cap");
 
+    if (c->tcp && !c->s->opts->tcp.control)
+        return mt_conn_failf(c, "\"%.40s\": who comes over TCP may only call here", type);
     c->role = CONTROL;
     if (!strcmp(type, "watch"))
         return hear_watch(c, msg);

@@ -40,6 +40,16 @@ static void close_handle(uv_handle_t *h)
         uv_close(h, NULL);
 }
 
+/* Nobody comes in any more; socket files go at once. */
+static void shut_doors(struct mt_server *s)
+{
+    for (int i = 0; i < s->n_doors; i++) {
+        mt_listen_unlink(&s->doors[i].listener);
+        if (s->doors[i].accept.data)
+            close_handle((uv_handle_t *)&s->doors[i].accept);
+    }
+}
+
 void mt_server_conn_gone(struct mt_server *s)
 {
     s->n_conns--;
@@ -54,7 +64,7 @@ static void wind_up(struct mt_server *s)
     close_handle((uv_handle_t *)&s->mail);
     close_handle((uv_handle_t *)&s->term);
     close_handle((uv_handle_t *)&s->intr);
-    close_handle((uv_handle_t *)&s->accept);
+    shut_doors(s);
     close_handle((uv_handle_t *)&s->sweep);
     if (s->n_conns == 0) {
         close_handle((uv_handle_t *)&s->final);
@@ -109,10 +119,9 @@ static void on_signal(uv_signal_t *sig, int signum)
 
     if (!m)
         return;
-    mt_listen_unlink(&s->listener, s->opts->path);
     uv_signal_stop(&s->term);
     uv_signal_stop(&s->intr);
-    close_handle((uv_handle_t *)&s->accept);
+    shut_doors(s);
     s->stopping = true;
     mt_server_note(s, MT_INFO, "%s: finishing %d connections", strsignal(signum), s->n_conns);
     mt_conn_stop_all(s);
@@ -143,6 +152,19 @@ static int connection_limit(struct mt_server *s)
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
 }
 
+static int open_door(struct mt_door *d)
+{
+    int rc = uv_pipe_init(&d->s->loop, &d->accept, 0);
+
+    if (rc < 0)
+        return rc;
+    d->accept.data = d;
+    if ((rc = uv_pipe_open(&d->accept, d->listener.fd)) < 0)
+        return rc;
+    d->listener.fd = -1; /* the handle's now */
+    return uv_listen((uv_stream_t *)&d->accept, 1024, on_connection);
+}
+
 /*
  * Handles in the order of the struct; on failure those made are closed by the caller's final run.
  */
@@ -153,16 +175,14 @@ static int make_handles(struct mt_server *s)
     if ((rc = uv_async_init(&s->loop, &s->mail, on_mail)) < 0 ||
         (rc = uv_signal_init(&s->loop, &s->term)) < 0 ||
         (rc = uv_signal_init(&s->loop, &s->intr)) < 0 ||
-        (rc = uv_pipe_init(&s->loop, &s->accept, 0)) < 0 ||
         (rc = uv_timer_init(&s->loop, &s->sweep)) < 0 ||
         (rc = uv_timer_init(&s->loop, &s->final)) < 0)
         return rc;
-    s->mail.data = s->term.data = s->intr.data = s->accept.data = s->sweep.data = s->final.data = s;
-    if ((rc = uv_pipe_open(&s->accept, s->listener.fd)) < 0)
-        return rc;
-    s->listener.fd = -1; /* the handle's now */
-    if ((rc = uv_listen((uv_stream_t *)&s->accept, 1024, on_connection)) < 0 ||
-        (rc = uv_signal_start(&s->term, on_signal, SIGTERM)) < 0 ||
+    s->mail.data = s->term.data = s->intr.data = s->sweep.data = s->final.data = s;
+    for (int i = 0; i < s->n_doors; i++)
+        if ((rc = open_door(&s->doors[i])) < 0)
+            return rc;
+    if ((rc = uv_signal_start(&s->term, on_signal, SIGTERM)) < 0 ||
         (rc = uv_signal_start(&s->intr, on_signal, SIGINT)) < 0)
         return rc;
     return 0;
@@ -182,8 +202,13 @@ static int serve(struct mt_server *s, struct mt_err *e)
         return mt_err_set(e, rc, "event loop: %s", uv_strerror(rc));
     if ((rc = make_handles(s)) < 0)
         mt_err_set(e, rc, "event loop: %s", uv_strerror(rc));
-    if (!rc && s->opts->ready)
-        rc = s->opts->ready(s->opts->ctx);
+    if (!rc && s->opts->ready) {
+        const char *where[MT_DOORS];
+
+        for (int i = 0; i < s->n_doors; i++)
+            where[i] = s->doors[i].listener.where;
+        rc = s->opts->ready(s->opts->ctx, where, s->n_doors);
+    }
     if (!rc)
         rc = mt_worker_start(&s->worker, e);
     if (rc < 0)
@@ -192,6 +217,33 @@ static int serve(struct mt_server *s, struct mt_err *e)
     mt_worker_free(&s->worker);
     uv_loop_close(&s->loop);
     return rc;
+}
+
+static int make_doors(struct mt_server *s, struct mt_err *e)
+{
+    const struct mt_server_opts *o = s->opts;
+    int rc = 0;
+
+    for (int i = 0; i < o->n_fds && s->n_doors < MT_DOORS; i++)
+        mt_listen_adopt(&s->doors[s->n_doors++].listener, o->fds[i]);
+    for (int i = 0; i < MT_DOORS && o->where[i] && s->n_doors < MT_DOORS && !rc; i++)
+        if ((rc = mt_listen(&s->doors[s->n_doors].listener, o->where[i], e)) == 0)
+            s->n_doors++;
+    for (int i = 0; i < s->n_doors; i++) {
+        s->doors[i].s = s;
+        s->doors[i].tcp = mt_wire_is_tcp(s->doors[i].listener.where);
+    }
+    s->opens = s->opts->tcp.opens_per_s * MT_TCP_BURST;
+    return rc;
+}
+
+static void free_doors(struct mt_server *s)
+{
+    for (int i = 0; i < s->n_doors; i++) {
+        mt_listen_unlink(&s->doors[i].listener);
+        if (s->doors[i].listener.fd >= 0)
+            close(s->doors[i].listener.fd);
+    }
 }
 
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
@@ -211,7 +263,6 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->worker.ctx = s;
     s->worker.fault = o->fault;
     s->worker.meter = o->meter;
-    s->listener.fd = -1;
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");
@@ -230,12 +281,9 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
     if (!rc)
         mt_worker_warm(&s->worker);
-    if (!rc && (rc = mt_listen(&s->listener, o->path, e)) == 0) {
+    if (!rc && (rc = make_doors(s, e)) == 0)
         rc = serve(s, e);
-        mt_listen_unlink(&s->listener, o->path);
-    }
-    if (s->listener.fd >= 0)
-        close(s->listener.fd);
+    free_doors(s);
     mt_worker_free(&s->worker);
     signal(SIGHUP, hup);
     signal(SIGPIPE, pipe);

@@ -13,19 +13,31 @@
 #define MT_READ_MAX      (64 << 10) /* bytes of one read */
 
 struct mt_conn;
+struct mt_server;
+
+/* One place where clients come in. To libuv, any stream socket is a pipe, those of TCP too. */
+struct mt_door {
+    struct mt_server *s;
+    struct mt_listener listener;
+    uv_pipe_t accept;
+    bool tcp;
+};
 
 struct mt_server {
     const struct mt_server_opts *opts;
     struct mt_worker worker;
-    struct mt_listener listener;
+    struct mt_door doors[MT_DOORS];
+    int n_doors;
     uv_loop_t loop;
     uv_async_t mail;
     uv_signal_t term, intr;
-    uv_pipe_t accept;
     uv_timer_t sweep;       /* for clients that vanish while nobody reads from them */
     uv_timer_t final;       /* the end does not wait for slow readers */
     struct mt_conn **conns; /* [slots] */
     int slots, n_conns;     /* n_conns: those refused for lack of a slot too */
+    int n_tcp;              /* of these, over TCP */
+    double opens;           /* new connections over TCP that may come now … */
+    int64_t opens_ns;       /* … as of then */
     uint64_t last_id;
     int64_t records;       /* passed on, for the fault that counts them */
     bool stopping;         /* nobody is admitted any more */
@@ -35,8 +47,8 @@ struct mt_server {
 
 /* ---- conn.c ---- */
 
-/* The listener has a connection. */
-void mt_conn_accept(struct mt_server *s);
+/* The door has a connection. */
+void mt_conn_accept(struct mt_door *d);
 /* A line from the engine for c; m stays the caller's. */
 void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m);
 /* Who a mail is for, NULL if that connection is gone. */

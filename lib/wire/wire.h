@@ -180,18 +180,46 @@ int mt_wire_fault_parse(const char *list, struct mt_wire_fault *out, struct mt_e
 
 /* ---- server ---- */
 
+/* Where a server is: "tcp:HOST:PORT", "tcp:[V6]:PORT", or the path of a Unix socket. */
+bool mt_wire_is_tcp(const char *where);
 /*
- * Serve eng on a Unix socket (0600 from its first instant; a stale file is replaced, a live
- * server's is -EADDRINUSE) until stopped: libuv in the calling thread, the engine in one of its
+ * 1 if a server there could be reached from other machines, 0 if not; as a listening one fails for
+ * a name that can't be read or that nobody has.
+ */
+int mt_wire_public(const char *where, struct mt_err *e);
+
+/* What clients over TCP may do; those of a Unix socket are its owner's. */
+struct mt_wire_tcp {
+    int connections;    /* at a time, 0: as many as there may be sessions */
+    double opens_per_s; /* new ones, after a burst of MT_TCP_BURST seconds' worth; 0: any number */
+    double audio_rate;  /* times as fast as it runs may audio come, after MT_TCP_BURST … of it */
+    int64_t idle_ns;    /* without a word a caller is gone; 0: never */
+    bool control;       /* not only call, but also watch and control the server */
+};
+enum { MT_TCP_BURST = 30 };
+void mt_wire_tcp_defaults(struct mt_wire_tcp *t);
+/* "connections=N,opens=R,rate=X,idle=D,control"; -EINVAL with what was expected. */
+int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *e);
+
+/*
+ * Serve eng on Unix sockets (0600 from their first instant; a stale file is replaced, a live
+ * server's is -EADDRINUSE) and on TCP, without encryption, until stopped: libuv in the calling thread, the engine in one of its
  * own. The first SIGTERM or SIGINT stops admitting (the socket file goes at once), lets frames in
  * hand finish and closes; the second finds the default action and kills. SIGHUP and SIGPIPE are
  * ignored. The engine's clock must be the real one. Before it listens frames of silence warm the
  * engine, at most MT_WARM_TRIES of them, until one meets the deadline.
  */
-enum { MT_WARM_TRIES = 3 };
+enum { MT_WARM_TRIES = 3, MT_DOORS = 8 };
 struct mt_server_opts {
-    const char *path;
-    int (*ready)(void *ctx); /* once, when it accepts; a negative value ends the server with it */
+    const char *where[MT_DOORS]; /* NULL behind the last */
+    const int *fds;              /* sockets that listen already, to be served and closed, too … */
+    int n_fds;                   /* … MT_DOORS with the others */
+    struct mt_wire_tcp tcp;
+    /*
+     * Once, when it accepts: n places, as `where` but with the port chosen for 0. A negative value
+     * ends the server with it.
+     */
+    int (*ready)(void *ctx, const char *const *where, int n);
     void (*note)(void *ctx, enum mt_level level,
                  const char *text); /* what happens to connections, for -v; may be NULL */
     void *ctx;

@@ -121,7 +121,24 @@ refused() {
   cmp <(jq -c . want) <(jq -c 'select(.kv != "window=48,sinks=4")' out)
   quality --windows 32,64 --sinks 4 --tokens 149 --passages 2 --state s
   [ "$(wc -l <s)" = 14 ]
+  # What another tier computes is another thing: half of a difference must not come from each.
+  MT_CPU=base quality --windows 32 --sinks 4 --tokens 149 --passages 2 --state s
+  [ "$(wc -l <s)" = 18 ]
   failed "No such file" -- --text "$BOOK" --state /nonexistent/s --tokens 40 --windows 8
+}
+
+@test "quality: goes on after kill -9, and says what an uninterrupted run says" {
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state whole
+  mv out want
+  mt-probe quality --text "$BOOK" --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s >out 2>/dev/null 3>&- &
+  SERVERS+=($!)
+  within 60 test -s s
+  kill -9 "${SERVERS[0]}"
+  wait "${SERVERS[0]}" || true
+  SERVERS=()
+  quality --windows 32,64 --sinks 0,4 --tokens 400 --passages 6 --state s
+  cmp want out
+  cmp <(grep '"}$' whole | sort) <(grep '"}$' s | sort)
 }
 
 @test "quality: threads, blocks and company do not show" {
@@ -198,6 +215,25 @@ refused() {
   run ! cmp -s want out
 }
 
+@test "quality --free: the measures, counted again from the tokens" {
+  local kv
+  quality --free -m "$A" --windows 24 --sinks 0,4 --tokens 120 --prompt-tokens 10 --seeds 2 --temperature 0.4 --top-p 0.9 --each
+  jq -se 'map(select(.type == "quality_written")) | length == 3 * 16 and (map(.passage) | unique) == [range(8)]' out
+  for kv in window=24,sinks=0 window=24,sinks=4; do
+    jq -se --arg kv $kv 'def distinct: [range(length - 3) as $i | [.[$i, $i + 1, $i + 2, $i + 3]]] | (unique | length) / length;
+      def loop: . as $t | [range(1; 65) as $p | reduce range($p; $t | length) as $i ([0, 0]; if $t[$i] == $t[$i - $p] then [.[0] + 1, ([.[0] + 1, .[1]] | max)] else [0, .[1]] end) | .[1]] | max / ($t | length);
+      def mean: add / length;
+      map(select(.type == "quality_free" and .kv == $kv))[0] as $q | map(select(.type == "quality_written")) as $w
+      | [$w[] | select(.kv == $kv)] as $a | [$w[] | select(.kv == "unbounded")] as $c
+      | [range(16) as $i | ($a[$i].pos[0]) as $from | $c[$i] | . as $u | [range(.pos | length) | select($u.pos[.] >= $from)] as $k | {tokens: [$u.tokens[$k[]]], nll: [$u.nll[$k[]]]}] as $c
+      | ($a | map(.pos[0]) | unique) == [$q.window + $q.sinks + 1] and ($a | map(.tokens | length) | add) == $q.drawn
+      and ([($a | map(.tokens | distinct) | mean) - $q.distinct4.value, ($c | map(.tokens | distinct) | mean) - $q.distinct4.control,
+        ($a | map(.tokens | loop) | mean) - $q.loop.value, ($c | map(.tokens | loop) | mean) - $q.loop.control,
+        ($a | map(.nll | mean) | mean) - $q.nll.value, ($c | map(.nll | mean) | mean) - $q.nll.control] | all(fabs < 1e-5))
+      and $q.distinct4.value < 1 and $q.loop.value > 0' out
+  done
+}
+
 @test "quality --free: a decoder that the control does not survive is told" {
   quality --free --windows 24 --sinks 4 --tokens 200 --prompt-tokens 10 --temperature 0 -m "$A"
   jq -se '.[0].temperature == 0' out
@@ -228,7 +264,7 @@ refused() {
   quality --needle --windows 64,128 --sinks 4 --distances 60,200 --passages 6
   jq -se '.[1:] | length == 6 and map([.kv, .distance, .inside]) == [["unbounded", 60, true], ["unbounded", 200, true],
     ["window=64,sinks=4", 60, false], ["window=64,sinks=4", 200, false], ["window=128,sinks=4", 60, true], ["window=128,sinks=4", 200, false]]
-    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .low <= .known and .known <= .high)' out
+    and all(.type == "quality_needle" and (.control - .told - .known | fabs < 2e-6) and .recalled >= 0 and .recalled_control >= 0 and .low <= .known and .known <= .high)' out
   # A window within which all lies is the unbounded cache; far outside it nothing is known.
   quality --needle --windows 16,400 --sinks 0 --distances 60,200 --passages 6
   jq -se '.[1].known == .[5].known and .[2].known == .[6].known and (.[4].known | fabs < 0.05)' out
@@ -298,6 +334,7 @@ clips() {
 @test "quality --audio: greedy answers have no control, and say so" {
   clips
   mt-probe quality -m synth:moshi-tiny,seed=3 "${CLIPS[@]}" --windows 24 --sinks 4 --temperature 0 --format json >out 2>err
+  grep -q "figures mean nothing" err
   jq -se '.[0].seeds == 1 and .[0].control_sound == false and .[2].distance.control == 0 and .[2].distance.value == .[2].distance.diff' out
 }
 

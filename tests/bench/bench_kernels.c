@@ -105,7 +105,7 @@ static double bench_linear(enum mt_cpu_tier tier, int threads, enum mt_dtype typ
         exit(MT_EXIT_FAILED);
     /* bytes 0x2c..: small numbers in all three types */
     memset(w, 0x2c, (size_t)bytes);
-    need(l.be->ops->mat_new(l.be, &l.m, &(struct mt_bytes){w, type, out, in}), "mat");
+    need(l.be->ops->mat_new(l.be, &l.m, &(struct mt_bytes){w, type, out, in, false}), "mat");
     need(l.be->ops->rows_new(l.be, &l.x, n, in), "rows");
     need(l.be->ops->rows_new(l.be, &l.y, n, out), "rows");
     l.be->ops->rows_put(l.be, l.x, x, n);
@@ -180,7 +180,7 @@ static void bench_experts(enum mt_cpu_tier tier, int threads)
     need(mt_backend_cpu(&m.be, tier, threads, NULL), "backend");
     for (int i = 0; i < 3 * EXPERTS; i++) {
         struct mt_bytes b = {w + (size_t)i * bytes, MT_BF16, i < 2 * EXPERTS ? INNER : WIDTH,
-                             i < 2 * EXPERTS ? WIDTH : INNER};
+                             i < 2 * EXPERTS ? WIDTH : INNER, false};
         need(m.be->ops->mat_new(m.be, &mat[i / EXPERTS][i % EXPERTS], &b), "mat");
     }
     need(m.be->ops->experts_new(

@@ -313,7 +313,7 @@ static struct mt_mat *matrix(struct card *c, enum mt_dtype type, int64_t rows_n,
                              uint64_t key)
 {
     const struct mt_recipe r = {.key = key, .step = 0x1p-22f};
-    struct mt_bytes b = {NULL, type, rows_n, cols};
+    struct mt_bytes b = {.type = type, .rows = rows_n, .cols = cols};
     struct mt_mat *m;
     void *data;
 

@@ -114,7 +114,7 @@ static void test_objects(void **state)
 {
     struct mt_backend *be = backend(MT_CPU_SCALAR, 2);
     struct mt_kv_shape s = {28, 4, 128, 16, MT_BF16}, bad;
-    struct mt_bytes b = {"12345678", MT_INT8, 1, 8};
+    struct mt_bytes b = {"12345678", MT_INT8, 1, 8, false};
     struct mt_rows r;
     struct mt_mat *m;
     struct mt_kv *kv;
@@ -589,7 +589,7 @@ static void test_recipe(void **state)
         assert_memory_equal((char *)all + 3 * size, part, ROWS * COLS * size);
         assert_int_equal(be->ops->rows_new(be, &out, ROWS, COLS), 0);
         for (int made = 0; made < (be->ops->mat_make ? 2 : 1); made++) {
-            const struct mt_bytes b = {made ? NULL : part, types[t], ROWS, COLS};
+            const struct mt_bytes b = {made ? NULL : part, types[t], ROWS, COLS, true};
             struct mt_mat *m;
 
             assert_int_equal(
@@ -623,7 +623,7 @@ static void test_many_matrices(void **state)
         for (int i = 0; i < MANY; i++) {
             for (int k = 0; k < COLS; k++)
                 src[i][k] = (float)(i + k);
-            const struct mt_bytes b = {src[i], MT_F32, i % 2 + 1, i % 2 ? COLS / 2 : COLS};
+            const struct mt_bytes b = {src[i], MT_F32, i % 2 + 1, i % 2 ? COLS / 2 : COLS, true};
             assert_int_equal(be->ops->mat_new(be, &m[i], &b), 0);
         }
         for (int i = 0; i < MANY; i += 2) {

@@ -139,7 +139,7 @@ static inline struct mt_bytes bytes_new(const float *src, enum mt_dtype t, int64
     for (size_t i = 0; i < n; i++)
         num_encode(p + 1 + i * size, NULL, t, src + i, 1);
     *own = p;
-    return (struct mt_bytes){p + 1, t, rows, cols};
+    return (struct mt_bytes){p + 1, t, rows, cols, false};
 }
 
 /* A weight and what its stored values are in f32. */

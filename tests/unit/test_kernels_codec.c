@@ -77,7 +77,7 @@ static void conv_run_case(struct mt_backend *be, const struct conv_case *k, int 
     int up = k->c.transposed ? k->c.stride : 1,
         taps = k->c.transposed ? k->c.kernel / up : k->c.kernel;
     struct mt_bytes bytes = {k->w, MT_F32, k->c.transposed ? k->in : k->out,
-                             (int64_t)k->c.kernel * (k->c.transposed ? k->out : k->in)};
+                             (int64_t)k->c.kernel * (k->c.transposed ? k->out : k->in), false};
     float *bias = malloc((size_t)(up * k->out) * sizeof(*bias));
     float *part = malloc((size_t)(k->sessions * outs * k->out) * sizeof(*part) + 4);
     struct mt_rows past[8], scratch, flat = MT_NO_ROWS, x;
@@ -88,7 +88,8 @@ static void conv_run_case(struct mt_backend *be, const struct conv_case *k, int 
         bias[i] = k->bias[i % k->out];
     assert_int_equal(be->ops->conv_new(be, &m, &bytes, &k->c), 0);
     assert_int_equal(
-        be->ops->mat_new(be, &b, &(struct mt_bytes){bias, MT_F32, 1, (int64_t)up * k->out}), 0);
+        be->ops->mat_new(be, &b, &(struct mt_bytes){bias, MT_F32, 1, (int64_t)up * k->out, false}),
+        0);
     for (int s = 0; s < k->sessions; s++)
         assert_int_equal(be->ops->rows_new(be, &past[s], past_rows + 1, k->in), 0);
     fx = field_new(be, (int64_t)k->sessions * piece, k->in, NULL);
@@ -220,7 +221,7 @@ static void test_conv_new(void **state)
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         struct mt_backend *be = backend(t, 1);
-        struct mt_bytes bad = {"12345678", MT_INT8, 1, 8};
+        struct mt_bytes bad = {"12345678", MT_INT8, 1, 8, false};
         struct mt_conv c = {4, 2, 1, false}, up = {3, 2, 1, true};
         struct mt_mat *m;
 
@@ -468,7 +469,8 @@ static void test_quantize(void **state)
         /* The lowest among equals, wherever they stand; what is no number is the first. */
         for (int o = 0; o < 40; o++)
             memcpy(same + (int64_t)o * 5, v, o >= 21 ? sizeof(v) : 0);
-        assert_int_equal(be->ops->mat_new(be, &m, &(struct mt_bytes){same, MT_F32, 40, 5}), 0);
+        assert_int_equal(be->ops->mat_new(be, &m, &(struct mt_bytes){same, MT_F32, 40, 5, false}),
+                         0);
         assert_int_equal(be->ops->rows_new(be, &x, 1, 5), 0);
         be->ops->rows_put(be, x, v, 1);
         be->ops->quantize(be, &id, x, m, 1);

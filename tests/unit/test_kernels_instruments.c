@@ -163,12 +163,50 @@ static void test_copy(void **state)
     free(out);
 }
 
+/* The same by way of host memory, token by token, at once or in two pieces. */
+static void test_get_put(void **state)
+{
+    float *raw = raw_new(), *out = calloc((size_t)TOKENS * HEADS * HD, sizeof(*out));
+
+    (void)state;
+    for (enum mt_dtype type = MT_F32; type <= MT_INT8; type++)
+        for (int n = 8; n <= 40; n += 16) {
+            struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+            struct place a, b, c;
+
+            place_new(be, &a, 16, type, 0, INT64_MAX, 0);
+            place_new(be, &b, 7, type, 5, 40, 0);
+            place_new(be, &c, 16, type, 0, INT64_MAX, 0);
+            size_t token = (size_t)mt_kv_block_bytes(&a.kv->s) / 16;
+            char *host = malloc((size_t)n * token + 1);
+
+            host[(size_t)n * token] = 'x';
+            attend(be, &a, raw, n, 0, out, NULL);
+            assert_int_equal(be->ops->kv_get(be, a.kv, &a.view, 0, n, host), 0);
+            assert_int_equal(be->ops->kv_put(be, b.kv, &b.view, 0, 3, host), 0);
+            assert_int_equal(be->ops->kv_put(be, b.kv, &b.view, 3, n - 3, host + 3 * token), 0);
+            memset(host, 0, (size_t)n * token);
+            assert_int_equal(be->ops->kv_get(be, b.kv, &b.view, 0, n, host), 0);
+            assert_int_equal(host[(size_t)n * token], 'x');
+            assert_int_equal(be->ops->kv_put(be, c.kv, &c.view, 0, n, host), 0);
+            assert_memory_equal(a.kv->data, c.kv->data, a.kv->bytes);
+            free(host);
+            be->ops->kv_free(be, a.kv);
+            be->ops->kv_free(be, b.kv);
+            be->ops->kv_free(be, c.kv);
+            be->ops->free(be);
+        }
+    free(raw);
+    free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mass),
         cmocka_unit_test(test_moved),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_get_put),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,7 @@ static void test_bits_columns(void **state)
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
         struct mt_backend *be = backend(t, 1);
         struct field fx = field_new(be, N, IN, x), fy = field_new(be, N, OUT, NULL);
-        struct mt_bytes b = {w, MT_F32, OUT, IN};
+        struct mt_bytes b = {w, MT_F32, OUT, IN, false};
         struct mt_mat *m;
 
         assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
@@ -167,7 +167,7 @@ static void test_bits_columns(void **state)
         be->ops->rows_get(be, whole, fy.v, N);
         be->ops->mat_free(be, m);
         for (int64_t o = 0; o < OUT; o++) {
-            b = (struct mt_bytes){w + o * IN, MT_F32, 1, IN};
+            b = (struct mt_bytes){w + o * IN, MT_F32, 1, IN, false};
             assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
             be->ops->linear(be, mt_rows_cols(fy.v, o, 1), mt_rows_from(fx.v, o % N), m, NULL,
                             MT_ACT_SILU, MT_NO_ROWS, 1);
@@ -229,7 +229,7 @@ static void test_activations(void **state)
                                 4.1f, -4.1f, 5.5f,   -5.5f,   0.9f,  -0.9f};
     enum { N = 20000 };
     float *x = malloc(N * sizeof(float)), *y = malloc(N * sizeof(float)), one = 1;
-    struct mt_bytes b = {&one, MT_F32, 1, 1};
+    struct mt_bytes b = {&one, MT_F32, 1, 1, false};
 
     (void)state;
     for (int64_t i = 0; i < N; i++)

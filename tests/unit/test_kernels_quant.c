@@ -90,7 +90,7 @@ static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, ch
         num_decode(v + r * cols, t, p + 1 + r * row, 0, cols);
     *own = p;
     *f = v;
-    return (struct mt_bytes){p + 1, t, rows, cols};
+    return (struct mt_bytes){p + 1, t, rows, cols, false};
 }
 
 /*
@@ -127,7 +127,7 @@ static void check_linear(struct mt_backend *be, enum mt_cpu_tier tier, enum mt_d
     float *res = rnd_floats((size_t)(n * out)), *bias = rnd_floats((size_t)out);
     float *q = malloc((size_t)(n * in) * sizeof(float));
     double *half = malloc((size_t)(n * in) * sizeof(double));
-    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out};
+    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out, false};
     struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, res);
     struct mt_mat *m, *mb;
 
@@ -369,13 +369,63 @@ static void test_embed(void **state)
     }
 }
 
+/* What a backend has of its own is counted, and then the bytes that it was made from may go. */
+static void test_held(void **state)
+{
+    enum { N = 3, OUT = 40, IN = 512 };
+
+    (void)state;
+    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++) {
+        for (size_t i = 0; i < 2 * MT_COUNT(kinds); i++) {
+            struct mt_backend *be = backend(tier, 2);
+            float *w, *x = rnd_floats(N * IN), want[N * OUT], got[N * OUT], row[IN];
+            char *own;
+            struct mt_bytes b = quant_new(kinds[i / 2], OUT, IN, &own, &w);
+            struct field fx = field_new(be, N, IN, x), fy = field_new(be, N, OUT, NULL),
+                         fr = field_new(be, 1, IN, NULL);
+            int64_t before = be->mats_held, held;
+            struct mt_mat *m;
+
+            b.looked_up = i % 2;
+            be->plan = true;
+            assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
+            held = be->mats_held - before;
+            assert_true(be->ops->mat_borrows(m) == (held == 0));
+            be->ops->mat_free(be, m);
+            assert_true(be->mats_held == before);
+            be->plan = false;
+            assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
+            assert_true(be->mats_held - before == held && be->ops->mat_borrows(m) == (held == 0));
+            be->ops->embed(be, fr.v, m, (const int32_t[]){OUT - 1}, 1);
+            be->ops->rows_get(be, row, fr.v, 1);
+            assert_memory_equal(row, w + (OUT - 1) * IN, sizeof(row));
+            be->ops->linear(be, fy.v, fx.v, m, NULL, MT_ACT_NONE, MT_NO_ROWS, N);
+            be->ops->rows_get(be, want, fy.v, N);
+            if (!be->ops->mat_borrows(m))
+                memset(own, 0xff, (size_t)(OUT * mt_dtype_row_bytes(b.type, IN)));
+            be->ops->linear(be, fy.v, fx.v, m, NULL, MT_ACT_NONE, MT_NO_ROWS, N);
+            be->ops->rows_get(be, got, fy.v, N);
+            assert_memory_equal(got, want, sizeof(got));
+            be->ops->mat_free(be, m);
+            assert_true(be->mats_held == before);
+            field_free(be, &fx);
+            field_free(be, &fy);
+            field_free(be, &fr);
+            be->ops->free(be);
+            free(own);
+            free(w);
+            free(x);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode),  cmocka_unit_test(test_row_bytes),
         cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
         cmocka_unit_test(test_linears), cmocka_unit_test(test_odd_rows),
-        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_embed),   cmocka_unit_test(test_held),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,6 +173,35 @@ static void test_weights(void **state)
     mt_weights_close(&small);
 }
 
+/* What was dropped counts no more, and is made again, the same bits, when it is asked for again. */
+static void test_drop(void **state)
+{
+    static const char name[] = "model.layers.0.mlp.up_proj.weight";
+    static const int64_t dims[] = {40, 256};
+
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct mt_weights *w;
+        struct mt_bytes b;
+        size_t bytes = small ? 40 * 272 : 40 * 512;
+        uint64_t first;
+
+        assert_int_equal(mt_weights_open_synth(&w, 1, MT_BF16, NULL), 0);
+        mt_weights_quantize(w, small ? MT_Q8_0 : MT_F32);
+        mt_weights_drop(w, name); /* nothing yet */
+        assert_int_equal(mt_weights_get(w, name, 2, dims, &b, NULL), 0);
+        first = mt_hash(MT_HASH_INIT, b.data, bytes);
+        for (int i = 0; i < 2; i++) {
+            mt_weights_drop(w, name);
+            assert_int_equal(mt_weights_bytes(w), 0);
+        }
+        assert_int_equal(mt_weights_get(w, name, 2, dims, &b, NULL), 0);
+        assert_int_equal(mt_weights_bytes(w), bytes);
+        assert_true(mt_hash(MT_HASH_INIT, b.data, bytes) == first);
+        mt_weights_close(&w);
+    }
+}
+
 /* A plan counts the same bytes, and makes none of them: all of these are zeros. */
 static void test_plan(void **state)
 {
@@ -201,7 +230,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_q8_0),     cmocka_unit_test(test_q4_k),
         cmocka_unit_test(test_odd_rows), cmocka_unit_test(test_which),
-        cmocka_unit_test(test_weights),  cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_weights),  cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_plan),
     };
 
     return cmocka_run_group_tests_name("quantize", tests, NULL, NULL);

@@ -664,8 +664,10 @@ struct rig {
     struct mt_err e;
 };
 
-static int rig_ready(void *ctx)
+static int rig_ready(void *ctx, const char *const *where, int n)
 {
+    assert_int_equal(n, 1);
+    assert_string_equal(where[0], ((struct rig *)ctx)->opts.where[0]);
     sem_post(&((struct rig *)ctx)->ready);
     return 0;
 }
@@ -702,7 +704,7 @@ static int rig_up(void **state)
     fake_engine(&r->eng, r->hub);
     assert_int_equal(util_dir_make(r->dir), 0);
     snprintf(r->path, sizeof(r->path), "%s/s", r->dir);
-    r->opts = (struct mt_server_opts){.path = r->path, .ready = rig_ready, .ctx = r};
+    r->opts = (struct mt_server_opts){.where = {r->path}, .ready = rig_ready, .ctx = r};
     sem_init(&r->ready, 0, 0);
     assert_int_equal(pthread_create(&r->thread, NULL, rig_run, r), 0);
     sem_wait(&r->ready);
@@ -1283,7 +1285,7 @@ static void test_listen(void **state)
     assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(mt_wire_hub_new(&other->hub), 0);
     fake_engine(&other->eng, other->hub);
-    other->opts.path = r->path;
+    other->opts.where[0] = r->path;
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e),
                      -EADDRINUSE);
     assert_non_null(strstr(other->e.text, r->path));
@@ -1294,7 +1296,7 @@ static void test_listen(void **state)
     assert_non_null(f);
     fclose(f);
     memset(&other->e, 0, sizeof(other->e));
-    other->opts.path = path;
+    other->opts.where[0] = path;
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -EEXIST);
     assert_int_equal(stat(path, &st), 0);
     unlink(path);
@@ -1302,7 +1304,7 @@ static void test_listen(void **state)
     memset(deep, 'x', sizeof(deep) - 1);
     deep[sizeof(deep) - 1] = '\0';
     memset(&other->e, 0, sizeof(other->e));
-    other->opts.path = deep;
+    other->opts.where[0] = deep;
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e),
                      -ENAMETOOLONG);
     assert_non_null(strstr(other->e.text, "107"));
@@ -1313,7 +1315,7 @@ static void test_listen(void **state)
     assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
     close(fd);
     memset(&other->e, 0, sizeof(other->e));
-    other->opts = (struct mt_server_opts){.path = path, .ready = rig_ready, .ctx = other};
+    other->opts = (struct mt_server_opts){.where = {path}, .ready = rig_ready, .ctx = other};
     sem_init(&other->ready, 0, 0);
     assert_int_equal(pthread_create(&other->thread, NULL, rig_run, other), 0);
     sem_wait(&other->ready);
@@ -1329,9 +1331,9 @@ static void test_listen(void **state)
     free(other);
 }
 
-static int not_ready(void *ctx)
+static int not_ready(void *ctx, const char *const *where, int n)
 {
-    (void)ctx;
+    (void)ctx, (void)where, (void)n;
     return -ENOSPC;
 }
 
@@ -1344,7 +1346,7 @@ static void test_not_ready(void **state)
     snprintf(path, sizeof(path), "%s/t", r->dir);
     assert_int_equal(mt_wire_hub_new(&other->hub), 0);
     fake_engine(&other->eng, other->hub);
-    other->opts = (struct mt_server_opts){.path = path, .ready = not_ready};
+    other->opts = (struct mt_server_opts){.where = {path}, .ready = not_ready};
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -ENOSPC);
     assert_int_equal(stat(path, &st), -1);
     other->eng.opts.events.frame = NULL;

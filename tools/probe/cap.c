@@ -19,7 +19,7 @@ struct options {
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "The server's Unix socket", 0},
+    {"socket", 's', "SOCKET", 0, "The server's Unix socket, or tcp:HOST:PORT", 0},
     {0},
 };
 

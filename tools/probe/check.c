@@ -20,7 +20,7 @@ struct options {
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "The server's Unix socket", 0},
+    {"socket", 's', "SOCKET", 0, "The server's Unix socket, or tcp:HOST:PORT", 0},
     {"timeout", 't', "D", 0, "Longest wait for each answer (default 10 s)", 0},
     {"verbose", 'v', 0, 0, "Say how long the frame took", 0},
     {0},

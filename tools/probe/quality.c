@@ -102,7 +102,8 @@ static const struct argp_option options[] = {
     {"seed", KEY_SEED, "N", 0, "Of these draws (default 1)", 0},
     {"state", KEY_STATE, "FILE", 0,
      "Keep what was computed there, and go on from what is there already", 0},
-    {"each", KEY_EACH, NULL, 0, "A line a token, too; --audio: a line an answer", 0},
+    {"each", KEY_EACH, NULL, 0,
+     "A line a token, too; --free: a line a text; --audio: a line an answer", 0},
     {"block", KEY_BLOCK, "TOKENS", 0, "Tokens in a block of the cache (default 16)", 0},
     {"format", 'f', "json|table", 0, "(default: a table on a terminal, else json)", 0},
     {0},
@@ -191,8 +192,8 @@ static void check(struct argp_state *st, const struct quality_options *o)
         argp_error(st, "--attention, --free and --needle: one of them");
     if (o->state && (o->attention || o->free || o->needle))
         argp_error(st, "--state keeps losses on a text; not with --attention, --free, --needle");
-    if (o->each && (o->attention || o->needle || (o->free && !o->n_clips)))
-        argp_error(st, "--each: of losses on a text, and of answers to --audio");
+    if (o->each && (o->attention || o->needle))
+        argp_error(st, "--each: not with --attention, --needle");
     if (o->free && (o->kv_types.n > 1 || o->moved.n > 1 || o->moved.v[0]))
         argp_error(st, "--free: one --kv-type at a time, and no --offset");
     if (o->n_clips && (o->tokens || o->passages || o->prompt_tokens || o->ban))

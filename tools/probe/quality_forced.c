@@ -57,7 +57,7 @@ static int take(void *ctx, int arm, int64_t pos, const struct mt_expected *x)
     return 0;
 }
 
-/* What the values of an arm depend on: the model, the passage, the arm and the first one. */
+/* What the values of an arm depend on: program, model, passage, the arm and the first one. */
 static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
 {
     const struct mt_model_info *info = mt_model_info(f->o->pm.m);
@@ -74,8 +74,11 @@ static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
                              a->moved,
                              (int64_t)first->kv_type,
                              first->moved};
+    const char *backend = mt_model_backend(f->o->pm.m)->ops->name;
     uint64_t h = mt_hash(MT_HASH_INIT, spec, strlen(spec) + 1);
 
+    h = mt_hash(h, MT_VERSION, sizeof(MT_VERSION));
+    h = mt_hash(h, backend, strlen(backend) + 1);
     h = mt_hash(h, info->name, strlen(info->name) + 1);
     h = mt_hash(h, ids, (size_t)(f->rows + 1) * sizeof(*ids));
     return mt_hash(h, parts, sizeof(parts));

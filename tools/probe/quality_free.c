@@ -346,6 +346,36 @@ static json_t *head(const struct free_run *f, const char *why, bool sound)
     return o;
 }
 
+/*
+ * What was drawn, token by token, for who counts again: of an arm all behind its first masked token,
+ * of the unbounded one everything.
+ */
+static int print_written(const struct free_run *f, const struct quality_setting *s)
+{
+    int64_t parts = mt_arm_parts(&s->arm), from = parts < f->n ? parts : -1;
+    int rc = 0;
+
+    for (int k = 0; k < f->n_scripts && rc == 0; k++) {
+        json_t *o = quality_setting_json("quality_written", &s->arm), *pos = json_array();
+        json_t *ids = json_array(), *nll = json_array();
+        int64_t at = ((int64_t)k * f->arms.n_arms + s->at) * f->n;
+
+        for (int64_t i = from + 1; i < f->n; i++)
+            if (f->script[k * f->n + i] < 0) {
+                json_array_append_new(pos, json_integer(i));
+                json_array_append_new(ids, json_integer(f->ids[at + i]));
+                json_array_append_new(nll, mt_json_real((double)f->nll[at + i]));
+            }
+        json_object_set_new(o, "script", json_integer(k));
+        json_object_set_new(o, "passage", json_integer(k / (f->n_scripts / f->text.passages)));
+        json_object_set_new(o, "pos", pos);
+        json_object_set_new(o, "tokens", ids);
+        json_object_set_new(o, "nll", nll);
+        rc = mt_json_line(stdout, o);
+    }
+    return rc;
+}
+
 static void print_arm(const struct quality_setting *s, const struct measured *m, bool masked)
 {
     char kv[64];
@@ -398,6 +428,8 @@ static int tell(const struct free_run *f)
         else
             rc = mt_json_line(stdout, arm_json(f, s, &m));
     }
+    for (int i = 0; i < f->arms.n_settings && rc == 0 && f->o->each; i++)
+        rc = print_written(f, &f->arms.settings[i]);
     return rc;
 }
 

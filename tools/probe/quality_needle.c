@@ -29,8 +29,8 @@ struct needle {
     int64_t from, to; /* rows whose token is the answer's */
     double *nll;      /* [n_arms] their sum */
     bool *hit;        /* [n_arms] all of them the likeliest */
-    /* [distances][n_arms][passages]: mean losses of an answer token, told and not; recalled */
-    double *told, *control, *recalled;
+    /* [distances][n_arms][passages]: mean losses of an answer token, told and not; recalled, too */
+    double *told, *control, *recalled, *guessed;
     int64_t near[QUALITY_LIST]; /* from the fact's first token to the query behind the question */
     double all, rows;           /* of the unbounded one, on everything */
     bool tty;
@@ -160,8 +160,7 @@ static int run_script(struct needle *d, int passage, int distance, int which, st
         int64_t cell = ((int64_t)distance * d->arms.n_arms + i) * d->text.passages + passage;
 
         (which ? d->control : d->told)[cell] = d->nll[i] / (double)(d->to - d->from);
-        if (which == 0)
-            d->recalled[cell] = d->hit[i];
+        (which ? d->guessed : d->recalled)[cell] = d->hit[i];
     }
     free_story(&s);
     free(text);
@@ -222,6 +221,7 @@ static json_t *row_json(const struct needle *d, const struct quality_setting *s,
     mt_json_set_real(o, "control", over(d, d->control, NULL, distance, s->at).mean);
     quality_interval_json(o, &known, "known");
     mt_json_set_real(o, "recalled", over(d, d->recalled, NULL, distance, s->at).mean);
+    mt_json_set_real(o, "recalled_control", over(d, d->guessed, NULL, distance, s->at).mean);
     return o;
 }
 
@@ -232,11 +232,12 @@ static void print_row(const struct needle *d, const struct quality_setting *s, i
 
     mt_policy_format(&s->arm.policy, kv);
     quality_interval_text(text, &known);
-    printf("%-22s %-8s %8lld %-8s %8.3f %8.3f %26s %8.2f\n", kv, quality_rope_name(&s->arm),
+    printf("%-22s %-8s %8lld %-8s %8.3f %8.3f %26s %8.2f %8.2f\n", kv, quality_rope_name(&s->arm),
            (long long)d->distances.v[distance], inside(d, &s->arm, distance) ? "inside" : "outside",
            over(d, d->told, NULL, distance, s->at).mean,
            over(d, d->control, NULL, distance, s->at).mean, text,
-           over(d, d->recalled, NULL, distance, s->at).mean);
+           over(d, d->recalled, NULL, distance, s->at).mean,
+           over(d, d->guessed, NULL, distance, s->at).mean);
 }
 
 static int tell(const struct needle *d)
@@ -248,9 +249,9 @@ static int tell(const struct needle *d)
         mt_msg(MT_WARN, "%s", why);
     if (d->o->table)
         printf("%s, %s: facts told so many tokens before they are asked for, in %d passages; nats "
-               "an answer token\n%-22s %-8s %8s %-8s %8s %8s %26s %8s\n",
+               "an answer token\n%-22s %-8s %8s %-8s %8s %8s %26s %8s %8s\n",
                mt_model_info(d->o->pm.m)->name, d->o->text, d->text.passages, "kv", "rope",
-               "distance", "", "told", "control", "known, 95 %", "recalled");
+               "distance", "", "told", "control", "known, 95 %", "recalled", "untold");
     else
         rc = mt_json_line(stdout, quality_head_json(d->o, &d->text, why));
     for (int i = 0; i < d->arms.n_settings; i++)
@@ -310,7 +311,8 @@ static int run(struct needle *d)
     d->told = mt_alloc(cells, sizeof(*d->told));
     d->control = mt_alloc(cells, sizeof(*d->control));
     d->recalled = mt_alloc(cells, sizeof(*d->recalled));
-    int rc = d->nll && d->hit && d->told && d->control && d->recalled
+    d->guessed = mt_alloc(cells, sizeof(*d->guessed));
+    int rc = d->nll && d->hit && d->told && d->control && d->recalled && d->guessed
                  ? run_all(d, &e)
                  : mt_err_set(&e, -ENOMEM, "out of memory");
     if (rc < 0) {
@@ -331,6 +333,7 @@ int quality_needle(const struct quality_options *o)
     free(d.told);
     free(d.control);
     free(d.recalled);
+    free(d.guessed);
     quality_text_close(&d.text);
     return status;
 }

@@ -15,7 +15,7 @@ struct options {
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "The server's Unix socket", 0},
+    {"socket", 's', "SOCKET", 0, "The server's Unix socket, or tcp:HOST:PORT", 0},
     {"format", 'f', "json|table", 0, "How to print (default: a table on a terminal, else json)", 0},
     {0},
 };

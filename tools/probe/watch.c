@@ -14,7 +14,7 @@ struct options {
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "The server's Unix socket", 0},
+    {"socket", 's', "SOCKET", 0, "The server's Unix socket, or tcp:HOST:PORT", 0},
     {"period", 'p', "D", 0, "Time between status lines (default 1 s)", 0},
     {0},
 };
