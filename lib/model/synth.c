@@ -183,7 +183,7 @@ fail:
 static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
 {
     struct synth *s = self;
-    struct made *m;
+    struct made *m = NULL;
     int rc = lay(s, name, n_dims, dims, &m, e);
 
     if (rc < 0 || m->t.bytes.data)
@@ -195,7 +195,7 @@ static int recipe(void *self, const char *name, int n_dims, const int64_t *dims,
                   struct mt_tensor **t, struct mt_recipe *r, struct mt_err *e)
 {
     struct synth *s = self;
-    struct made *m;
+    struct made *m = NULL;
     int rc = lay(s, name, n_dims, dims, &m, e);
 
     if (rc < 0)

@@ -106,8 +106,8 @@ has() {
   [ "${#stderr_lines[@]}" = 1 ]
   run -2 --separate-stderr mt-serve --dry-run --pool auto --backend cost:a=1ms,b=1ms
   [[ "$stderr" == "mt-serve: --pool: 'auto'"* ]]
-  run -0 mt-serve --dry-run --pool auto --pool 64b # the last one counts
-  [ "$(jq .pool_blocks <<<"$output")" = 64 ]
+  run -0 mt-serve --dry-run --pool auto --pool 200b # the last one counts
+  [ "$(jq .pool_blocks <<<"$output")" = 200 ]
   run -2 --separate-stderr mt-serve --dry-run --nonsense
   run -2 --separate-stderr mt-serve --dry-run call.wav
   [[ "$stderr" == *call.wav*mt-feed* ]]

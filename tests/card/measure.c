@@ -595,6 +595,7 @@ int main(int argc, char **argv)
     if (status != MT_EXIT_USAGE)
         return mt_close_stdout(status);
 usage:
-    mt_msg(MT_ERROR, "gpu-measure [-b BACKEND] [--tiny] copy | attention | gemm | step MODEL SESSIONS…");
+    mt_msg(MT_ERROR,
+           "gpu-measure [-b BACKEND] [--tiny] copy | attention | gemm | step MODEL SESSIONS…");
     return MT_EXIT_USAGE;
 }
