@@ -18,6 +18,8 @@ DEPS     := gcc g++ libc6-dev make pkg-config \
             libsndfile1-dev libsoxr-dev libkissfft-dev libjansson-dev libpcre2-dev libuv1-dev libutf8proc-dev \
             libmicrohttpd-dev \
             libcmocka-dev bats procps jq socat gnuplot-nox
+# What `make deps-test` adds, some 100 MB: programs of others that tests use where they are; Debian starts two as services.
+DEPS_TEST := curl haproxy prometheus
 # What `make deps-dev` adds, some 600 MB: the tools of `make lint` and `make fuzz`.
 DEPS_DEV := clang clang-format clang-tidy libclang-rt-14-dev libomp-dev cppcheck shellcheck mandoc
 
@@ -49,16 +51,16 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare .ci/apt .ci/run tests/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
-FIRST    := $(filter deps deps-dev,$(MAKECMDGOALS))
+FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
 
 # CUDA=1: the backend for NVIDIA cards too, a plugin that is loaded by --backend cuda. nvcc of CUDA 12 or 13.
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
 PLUGIN   := $(if $(filter-out 0,$(CUDA)),$B/libmetronome-cuda.so)
 
-.PHONY: all gpu-bundle gpu-check deps deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
+.PHONY: all gpu-bundle gpu-check deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
 .SECONDARY:
 
 all: $(TOOLS) $(PLUGIN) ## build the tools into build/ (CUDA=1: the plugin for NVIDIA cards too)
@@ -193,6 +195,9 @@ gpu-check: gpu-bundle ## what a card does and how fast, eight minutes at most: N
 deps: ## install the Debian packages that building, testing and the demo need
 	@.ci/apt $(DEPS)
 
+deps-test: | $(filter deps,$(MAKECMDGOALS)) ## install what tests use besides, if it is there: HAProxy, Prometheus, curl
+	@.ci/apt $(DEPS_TEST)
+
 deps-dev: ## install what lint and fuzz need besides
 	@.ci/apt $(DEPS_DEV)
 
@@ -250,7 +255,8 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 
 # ---- installing ----
 
-CONTRIB  := $(wildcard contrib/*/*)
+# Not what makes the tiny model: it needs the source folder around it.
+CONTRIB  := $(filter-out contrib/tiny/%,$(wildcard contrib/*/*))
 INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(PLUGIN:$B/%=$(plugindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
             $(addprefix $(docdir)/,$(CONTRIB)) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))

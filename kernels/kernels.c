@@ -10,9 +10,10 @@ static const struct {
     int block, bytes;
 } types[MT_DTYPES] = {
     [MT_F32] = {"f32", 1, 4},       [MT_F16] = {"f16", 1, 2},       [MT_BF16] = {"bf16", 1, 2},
-    [MT_INT8] = {"int8", 1, 1},     [MT_Q4_0] = {"q4_0", 32, 18},   [MT_Q4_1] = {"q4_1", 32, 20},
-    [MT_Q5_0] = {"q5_0", 32, 22},   [MT_Q5_1] = {"q5_1", 32, 24},   [MT_Q8_0] = {"q8_0", 32, 34},
-    [MT_Q4_K] = {"q4_k", 256, 144}, [MT_Q5_K] = {"q5_k", 256, 176}, [MT_Q6_K] = {"q6_k", 256, 210},
+    [MT_INT8] = {"int8", 1, 1},     [MT_FP8] = {"fp8", 1, 1},       [MT_Q4_0] = {"q4_0", 32, 18},
+    [MT_Q4_1] = {"q4_1", 32, 20},   [MT_Q5_0] = {"q5_0", 32, 22},   [MT_Q5_1] = {"q5_1", 32, 24},
+    [MT_Q8_0] = {"q8_0", 32, 34},   [MT_Q4_K] = {"q4_k", 256, 144}, [MT_Q5_K] = {"q5_k", 256, 176},
+    [MT_Q6_K] = {"q6_k", 256, 210},
 };
 
 size_t mt_dtype_size(enum mt_dtype t)
@@ -53,7 +54,8 @@ int64_t mt_kv_block_bytes(const struct mt_kv_shape *s)
     if (s->layers < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->block_tokens < 1 || !size)
         return -EINVAL;
     /* A token of one head, K and V; then all tokens and heads; then all layers. */
-    b = 2 * (int64_t)s->head_dim * size + (s->type == MT_INT8 ? 2 * (int64_t)sizeof(float) : 0);
+    b = 2 * (int64_t)s->head_dim * size +
+        (mt_dtype_scaled(s->type) ? 2 * (int64_t)sizeof(float) : 0);
     if (__builtin_mul_overflow((int64_t)s->block_tokens, (int64_t)s->kv_heads, &tokens) ||
         __builtin_mul_overflow(b, tokens, &b) || __builtin_mul_overflow(b, (int64_t)s->layers, &b))
         return -EINVAL;

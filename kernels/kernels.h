@@ -13,14 +13,16 @@
 #include "base/base.h"
 
 /*
- * INT8 is for the KV cache only, the types behind it for weights only: rows of whole blocks of 32
- * (Qx_0, Qx_1) or 256 (Qx_K) elements that share their scales, as they lie in GGUF files.
+ * INT8 and FP8 (e4m3: 448 is the largest) are for the KV cache only, the types behind them for
+ * weights only: rows of whole blocks of 32 (Qx_0, Qx_1) or 256 (Qx_K) elements that share their
+ * scales, as they lie in GGUF files.
  */
 enum mt_dtype {
     MT_F32,
     MT_F16,
     MT_BF16,
     MT_INT8,
+    MT_FP8,
     MT_Q4_0,
     MT_Q4_1,
     MT_Q5_0,
@@ -31,9 +33,14 @@ enum mt_dtype {
     MT_Q6_K,
     MT_DTYPES /* how many there are */
 };
-/* Bytes of one element (INT8: without its scale); 0 where only blocks have a size. */
+/* Bytes of one element (INT8, FP8: without its scale); 0 where only blocks have a size. */
 size_t mt_dtype_size(enum mt_dtype t);
 const char *mt_dtype_name(enum mt_dtype t);
+/* A cache of bytes: an f32 scale a token, head, K and V beside them. */
+static inline bool mt_dtype_scaled(enum mt_dtype t)
+{
+    return t == MT_INT8 || t == MT_FP8;
+}
 /* Elements that share a block (1 where there are none), and its bytes. */
 int mt_dtype_block(enum mt_dtype t);
 int mt_dtype_block_bytes(enum mt_dtype t);
@@ -43,7 +50,7 @@ int mt_dtype_block_bytes(enum mt_dtype t);
  * not finite makes its block useless.
  */
 void mt_quantize_row(enum mt_dtype t, void *dst, const float *src, int64_t n);
-/* n elements of a row of any type but INT8 as f32. */
+/* n elements of a row of any type for weights as f32. */
 void mt_dequantize_row(enum mt_dtype t, float *dst, const void *src, int64_t n);
 /* Bytes of a row of cols elements; -1 where they are no whole blocks, or too many to count. */
 int64_t mt_dtype_row_bytes(enum mt_dtype t, int64_t cols);
@@ -116,7 +123,7 @@ static inline struct mt_rows mt_rows_cols(struct mt_rows r, int col, int width)
 struct mt_kv_shape {
     int layers, kv_heads, head_dim;
     int block_tokens;   /* tokens in a block, all layers together */
-    enum mt_dtype type; /* F32, F16, BF16, or INT8 with one f32 scale a token, head, K and V */
+    enum mt_dtype type; /* F32, F16, BF16, or INT8 or FP8 with a scale a token, head, K and V */
 };
 /*
  * Bytes of one block, all layers; -EINVAL for a shape that can't be. Rotation needs an even
@@ -322,9 +329,9 @@ struct mt_ops {
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
     /*
      * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
-     * them: token behind token, each [layer][K, V][kv head] its elements and behind them INT8's
-     * scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device failed. NULL: the
-     * backend's caches hold nothing.
+     * them: token behind token, each [layer][K, V][kv head] its elements and behind them
+     * INT8's and FP8's scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device
+     * failed. NULL: the backend's caches hold nothing.
      */
     int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
                   int64_t first, int64_t n, void *bytes);

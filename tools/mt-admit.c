@@ -3,7 +3,8 @@
  * lib/control's; here are its options, what of a line it needs, and what is told of a decision.
  */
 #include "base/args.h"
-#include "control/admit.h"
+#include "base/service.h"
+#include "wire/agent.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -14,6 +15,9 @@
 #include <unistd.h>
 
 #define ANSWER_NS (10 * MT_NS_PER_S)
+#define AGAIN_NS  (MT_NS_PER_S / 2) /* until a server that is gone is looked for again */
+#define STALE_T   5                 /* deadlines without a word of the server, and … */
+#define STALE_NS  (2 * MT_NS_PER_S) /* … no less than this: it stands still */
 
 const char *argp_program_version = "mt-admit (metronome) " MT_VERSION;
 
@@ -35,11 +39,17 @@ enum {
     OPT_DURATION,
     OPT_NO_LOOK_AHEAD,
     OPT_NO_PROJECTION,
+    OPT_AGENT_CHECK,
 };
 
 static const struct argp_option options[] = {
-    {"socket", 's', "SOCKET", 0, "Watch the server on this Unix socket, or at tcp:HOST:PORT, and set its cap", 1},
+    {"socket", 's', "SOCKET", 0,
+     "Watch the server on this Unix socket, or at tcp:HOST:PORT, and set its cap", 1},
     {"deadline", OPT_DEADLINE, "D", 0, "Deadline of a frame, T (default: the records' own)", 1},
+    {"agent-check", OPT_AGENT_CHECK, "ADDR|unix:PATH", 0,
+     "Tell HAProxy's agent checks at HOST:PORT, PORT (of this machine only) or a Unix socket how "
+     "much room there is; with -s a server that goes is waited for",
+     1},
     {0, 0, 0, 0, "The law:", 2},
     {"target", OPT_TARGET, "SHARE", 0, "Grow while the p95 is below this share of T (default 0.8)",
      0},
@@ -85,7 +95,7 @@ static const char doc[] =
 
 struct args {
     struct mt_admit_opts law;
-    const char *socket;
+    const char *socket, *agent;
     int64_t deadline_ns; /* 0: the records' */
     bool share, cut_given, n_mem_given, kv_given, pool_given;
 };
@@ -144,6 +154,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         a->socket = arg;
         if (!*arg)
             argp_error(st, "--socket: the path is empty");
+        break;
+    case OPT_AGENT_CHECK:
+        a->agent = arg;
         break;
     case OPT_DEADLINE:
         a->deadline_ns = mt_arg_duration(st, "--deadline", arg);
@@ -224,9 +237,20 @@ struct control {
     struct mt_ticks ticks;
     bool begun;                    /* T is known, the law runs */
     struct mt_wire_client *server; /* to set caps, NULL: they are on stdout only */
+    struct mt_agent_server *agent; /* NULL: nobody asks */
+    char health[16];               /* the server's word, "": none */
+    int sessions;                  /* by its last status line, -1: none */
+    int64_t stalled_ns;            /* since when it has been stalled, 0: it has not */
     int64_t broken;
     bool warned_band, warned_cap;
 };
+
+static int64_t now_ns(void)
+{
+    struct mt_clock clock = mt_clock_real();
+
+    return clock.now_ns(&clock);
+}
 
 static void set_int(json_t *obj, const char *key, int64_t v)
 {
@@ -439,6 +463,7 @@ static int take_status(struct control *c, json_t *obj)
 {
     json_t *t = json_object_get(obj, "t"), *oldest = json_object_get(obj, "oldest_ms");
     json_t *sessions = json_object_get(obj, "sessions"), *pending = json_object_get(obj, "pending");
+    const char *health = json_string_value(json_object_get(obj, "health"));
     struct mt_admit_decision d;
     double now_s, age_s;
     int rc;
@@ -447,6 +472,8 @@ static int take_status(struct control *c, json_t *obj)
         json_integer_value(sessions) > INT_MAX)
         return 0; /* somebody else's status */
     take_plan(c, obj);
+    c->sessions = (int)json_integer_value(sessions);
+    snprintf(c->health, sizeof(c->health), "%s", health ? health : "");
     now_s = mt_ticks_status(&c->ticks, json_number_value(t));
     if (isnan(now_s))
         return 0;
@@ -475,16 +502,48 @@ static int take(struct control *c, json_t *obj)
     return 0;
 }
 
+/* ---- what the proxy is told ---- */
+
+/* After each word of the server, so that its silence shows, too. */
+static void tell_agent(struct control *c)
+{
+    double stale_s = STALE_T * (c->begun ? c->law.opts.deadline_s : 1);
+    struct mt_agent a = mt_agent_judge(&c->law, *c->health ? c->health : NULL);
+
+    if (!c->agent)
+        return;
+    if (c->sessions >= 0)
+        a.sessions = c->sessions;
+    if (a.state == MT_AGENT_STALLED) {
+        if (c->stalled_ns == 0)
+            c->stalled_ns = now_ns();
+        a.stalled_ms = (now_ns() - c->stalled_ns) / MT_NS_PER_MS;
+    } else {
+        c->stalled_ns = 0;
+    }
+    mt_agent_tell(c->agent, &a,
+                  stale_s * 1e9 > (double)STALE_NS ? (int64_t)(stale_s * 1e9) : STALE_NS);
+}
+
+static void tell_agent_gone(struct control *c)
+{
+    struct mt_agent a = {.state = MT_AGENT_STOPPED};
+
+    if (c->agent)
+        mt_agent_tell(c->agent, &a, 0);
+}
+
+/* ---- where the records come from ---- */
+
 static int take_line(void *ctx, const char *line, size_t n)
 {
     json_t *obj = json_loadb(line, n, 0, NULL);
     int rc = json_is_object(obj) ? take(ctx, obj) : -EBADMSG;
 
     json_decref(obj);
+    tell_agent(ctx);
     return rc;
 }
-
-/* ---- where the records come from ---- */
 
 static int from_stdin(struct control *c)
 {
@@ -507,53 +566,129 @@ static int watch(const struct control *c, struct mt_wire_client *w, struct mt_er
                         NULL, 0, e);
 }
 
-static int from_server(struct control *c)
+static int follow(struct control *c, struct mt_wire_client *w, struct mt_err *e)
 {
-    struct mt_wire_client *w = NULL;
-    struct mt_err e = {0};
     bool begun = c->begun;
     json_t *msg;
-    int rc = mt_wire_connect(&w, c->a->socket, 0, &e);
+    int rc = watch(c, w, e);
 
-    if (rc >= 0)
-        rc = watch(c, w, &e);
-    while (rc >= 0 && (rc = mt_wire_recv(w, &msg, &e)) > 0) {
+    while (rc >= 0 && (rc = mt_wire_recv(w, &msg, e)) > 0) {
         const char *type = json_string_value(json_object_get(msg, "type"));
         const char *why = json_string_value(json_object_get(msg, "error"));
 
         if (!strcmp(type, "error"))
-            rc = mt_err_set(&e, -EPROTO, "the server says: %s",
+            rc = mt_err_set(e, -EPROTO, "the server says: %s",
                             why ? why : "an error without a text");
         else if ((rc = take(c, msg)) == -EBADMSG)
             rc = 0, c->broken++;
         json_decref(msg);
+        tell_agent(c);
         if (rc >= 0 && c->begun && !begun) { /* T is known now */
             begun = true;
-            rc = watch(c, w, &e);
+            rc = watch(c, w, e);
         }
     }
-    mt_wire_disconnect(&w);
-    if (e.code)
-        mt_msg(MT_ERROR, "%s", e.text);
     return rc;
 }
 
-static int run(struct control *c)
+/* One connection's life: records come on one, caps go over another. */
+static int from_server(struct control *c, struct mt_err *e)
+{
+    struct mt_wire_client *w = NULL;
+    int rc = mt_wire_connect(&c->server, c->a->socket, ANSWER_NS, e);
+
+    if (rc >= 0 && (rc = mt_wire_connect(&w, c->a->socket, 0, e)) >= 0) {
+        rc = start(c);
+        rc = rc < 0 ? rc : follow(c, w, e);
+    }
+    mt_wire_disconnect(&w);
+    mt_wire_disconnect(&c->server);
+    return rc;
+}
+
+/* What is left, and the last word. */
+static int finish(struct control *c)
 {
     struct mt_admit_decision d;
-    int rc = start(c);
+    int rc;
 
-    if (rc >= 0)
-        rc = c->a->socket ? from_server(c) : from_stdin(c);
-    if (c->broken)
-        mt_msg(MT_WARN, "%lld broken lines left out", (long long)c->broken);
-    if (rc < 0)
-        return rc;
     mt_ticks_end(&c->ticks);
     if ((rc = advance(c)) < 0)
         return rc;
     mt_admit_end(&c->law, &d);
     return tell(c, &d);
+}
+
+/*
+ * A proxy's questions go on while the server is away, and its calls go elsewhere; what is wrong is
+ * said once.
+ */
+static int attend(struct control *c)
+{
+    struct mt_clock clock = mt_clock_real();
+    bool said = false;
+
+    for (;;) {
+        struct mt_err e = {0};
+        bool was_there;
+        int rc;
+
+        c->sessions = -1;
+        rc = from_server(c, &e);
+        was_there = c->sessions >= 0;
+        if (rc == -EPIPE || ferror(stdout))
+            return rc;
+        if (was_there) {
+            tell_agent_gone(c);
+            if ((rc = finish(c)) < 0)
+                return rc;
+        }
+        if (was_there || !said)
+            mt_msg(MT_WARN, "%s; it is waited for", e.code ? e.text : "the server closed");
+        said = true;
+        clock.sleep_until_ns(&clock, now_ns() + AGAIN_NS);
+    }
+}
+
+/* With port 0 somebody has to be told which it became. */
+static int tell_ready(const struct control *c)
+{
+    return mt_json_line(stdout, json_pack("{s:i, s:s, s:s, s:s}", "metronome", MT_WIRE_VERSION,
+                                          "type", "ready", "tool", "mt-admit", "agent_check",
+                                          mt_agent_where(c->agent)));
+}
+
+static int run(struct control *c)
+{
+    struct mt_err e = {0};
+    int rc;
+
+    if (c->agent && (rc = tell_ready(c)) < 0)
+        return rc;
+    if (c->a->socket && c->agent)
+        return attend(c);
+    if (c->a->socket)
+        rc = from_server(c, &e);
+    else if ((rc = start(c)) >= 0)
+        rc = from_stdin(c);
+    if (e.code)
+        mt_msg(MT_ERROR, "%s", e.text);
+    if (c->broken)
+        mt_msg(MT_WARN, "%lld broken lines left out", (long long)c->broken);
+    return rc < 0 ? rc : finish(c);
+}
+
+/* A service manager may have made the socket, whatever it calls it. */
+static int open_agent(struct control *c, struct mt_err *e)
+{
+    struct mt_service_fd fd;
+    int n = mt_service_fds(&fd, 1, e);
+
+    if (n == 1 && c->a->agent)
+        return mt_err_set(e, -EINVAL, "the service manager has a socket for it");
+    if (n == 1)
+        return mt_agent_serve_fd(&c->agent, fd.fd, e);
+    return n < 0 || !c->a->agent ? n : mt_agent_serve(&c->agent, c->a->agent, e);
 }
 
 /* Each line was flushed by one write, so nothing is left to do, wherever this comes. */
@@ -567,7 +702,7 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
     struct args a = {0};
-    struct control c = {.a = &a};
+    struct control c = {.a = &a, .sessions = -1};
     struct mt_err e = {0};
     int rc;
 
@@ -580,11 +715,12 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
-    if (a.socket && mt_wire_connect(&c.server, a.socket, ANSWER_NS, &e) < 0) {
-        mt_msg(MT_ERROR, "%s", e.text);
-        return mt_close_stdout(MT_EXIT_FAILED);
+    if ((rc = open_agent(&c, &e)) < 0) {
+        mt_msg(MT_ERROR, "--agent-check: %s", e.text);
+        return mt_close_stdout(rc == -EINVAL || rc == -ENAMETOOLONG ? MT_EXIT_USAGE
+                                                                    : MT_EXIT_FAILED);
     }
     rc = run(&c);
-    mt_wire_disconnect(&c.server);
+    mt_agent_stop(&c.agent);
     return mt_close_stdout(rc < 0 && rc != -EPIPE ? MT_EXIT_FAILED : MT_EXIT_OK);
 }

@@ -70,7 +70,7 @@ static const struct argp_option options[] = {
      "The pool as what is left of a device: total=SIZE[,use=SHARE][,weights=SIZE][,other=SIZE]", 1},
     {"sessions", 'n', "N", 0, "Sessions that run at once", 1},
     {"kv", OPT_KV, "POLICY", 0, "unbounded (default), or window=W[,sinks=S|prompt]", 2},
-    {"kv-type", OPT_KV_TYPE, "TYPE", 0, "bf16 (default), f16, f32 or int8", 2},
+    {"kv-type", OPT_KV_TYPE, "TYPE", 0, "bf16 (default), f16, f32, int8 or fp8", 2},
     {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 2},
     {"shared-sinks", OPT_SHARED_SINKS, NULL, 0, "All sessions have the same sinks and share them",
      2},

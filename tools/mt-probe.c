@@ -18,6 +18,7 @@ static const struct command {
     {"stats", "one snapshot of a server", probe_stats},
     {"cap", "set how many sessions a server admits", probe_cap},
     {"check", "time one frame: one word and an exit status", probe_check},
+    {"drain", "have a server take no more calls", probe_drain},
     {"play", "records in, what a listener hears out", probe_play},
     {"tokens", "text to token ids, and back", probe_tokens},
     {"logits", "what a model expects next, position by position", probe_logits},

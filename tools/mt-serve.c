@@ -6,9 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/service.h"
 #include "engine/args.h"
 #include "control/simulate.h"
-#include "metrics/metrics.h"
+#include "metrics/notify.h"
 #include "wire/wire.h"
 
 #define KV_DEFAULT         "window=2048,sinks=4"
@@ -83,7 +84,7 @@ static const struct argp_option options[] = {
      "With --pool auto: share of the card's memory to use in all (default 0.9)", 0},
     {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
     {"kv-type", OPT_KV_TYPE, "TYPE", 0,
-     "Storage of keys and values: bf16 (default), f16, f32, int8", 0},
+     "Storage of keys and values: bf16 (default), f16, f32, int8, fp8", 0},
     {0, 0, 0, 0, "Time:", 3},
     {"frame", OPT_FRAME, "D", 0, "Length of a frame (default: the model's own beat)", 0},
     {"deadline", OPT_DEADLINE, "D", 0,
@@ -138,6 +139,8 @@ struct args {
     const char *model, *mmproj, *metrics, *backend;
     const char *sockets[MT_DOORS];
     int n_sockets;
+    int fds[MT_DOORS]; /* that the service manager made */
+    int n_fds, metrics_fd;
     struct mt_wire_tcp tcp;
     bool tcp_given, public;
     enum mt_dtype quantize;
@@ -172,21 +175,32 @@ static void check_sockets(struct argp_state *st, const struct args *a)
                        "encryption: put a proxy before it, or give --listen-public",
                        a->sockets[i]);
     }
-    if ((a->tcp_given || a->public) && !tcp)
+    for (int i = 0; i < a->n_fds; i++)
+        if (mt_wire_public_fd(a->fds[i]) && !a->public)
+            argp_error(st,
+                       "a socket of the service manager can be reached from other machines, and "
+                       "there is no encryption: put a proxy before it, or give --listen-public");
+    if ((a->tcp_given || a->public) && !tcp && !a->n_fds)
         argp_error(st, "--%s: nobody comes over TCP: give -s tcp:HOST:PORT",
                    a->tcp_given ? "tcp" : "listen-public");
 }
 
 static void check(struct argp_state *st, const struct args *a)
 {
+    bool server = a->n_sockets || a->n_fds;
+
     check_sockets(st, a);
+    if (a->n_sockets + a->n_fds > MT_DOORS)
+        argp_error(st, "--socket: at most %d of them, with those of the service manager", MT_DOORS);
+    if (a->metrics && a->metrics_fd >= 0)
+        argp_error(st, "--metrics: the service manager has a socket for them");
     if (a->gpu_memory > 0 && !a->pool_auto)
         argp_error(st, "--gpu-memory: it goes with --pool auto");
-    if (a->faulty && !a->n_sockets)
+    if (a->faulty && !server)
         argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
-    if (a->metrics && !a->n_sockets)
+    if ((a->metrics || a->metrics_fd >= 0) && !server)
         argp_error(st, "--metrics: they are a server's: give a socket (-s SOCKET)");
-    if (!a->n_sockets && !a->dry_run && isatty(STDIN_FILENO))
+    if (!server && !a->dry_run && isatty(STDIN_FILENO))
         argp_error(st,
                    "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
                    "socket (-s SOCKET)",
@@ -345,6 +359,8 @@ struct serve {
     struct mt_engine *engine;
     struct mt_wire_meter *meter;
     struct mt_metrics_server *metrics;
+    struct mt_metrics_facts facts;
+    struct mt_notifier *notifier;
 };
 
 static int complain(int rc, const struct mt_err *e)
@@ -461,23 +477,27 @@ static int open_metrics(struct serve *s, struct mt_err *e)
 {
     const struct mt_engine_plan *plan = mt_engine_plan(s->engine);
     const struct mt_engine_opts *o = mt_engine_options(s->engine);
-    struct mt_metrics_facts f = {.backend = mt_model_backend(s->model)->ops->name,
-                                 .frame_s = plan->frame_s,
-                                 .deadline_s = plan->deadline_s,
-                                 .block_bytes = plan->block_bytes,
-                                 .max_sessions = o->max_sessions,
-                                 .n_mem = o->policy.bounded ? plan->n_mem : 0};
     struct mt_err why = {0};
     int rc = mt_wire_meter_new(&s->meter);
 
-    if (rc < 0 || !s->a->metrics || s->a->dry_run)
+    s->facts = (struct mt_metrics_facts){.backend = mt_model_backend(s->model)->ops->name,
+                                         .frame_s = plan->frame_s,
+                                         .deadline_s = plan->deadline_s,
+                                         .block_bytes = plan->block_bytes,
+                                         .max_sessions = o->max_sessions,
+                                         .n_mem = o->policy.bounded ? plan->n_mem : 0};
+    if (rc < 0 || s->a->dry_run)
         return rc;
-    rc = mt_metrics_serve(&s->metrics, s->a->metrics, &f, s->meter, &why);
+    if (s->a->metrics)
+        rc = mt_metrics_serve(&s->metrics, s->a->metrics, &s->facts, s->meter, &why);
+    else if (s->a->metrics_fd >= 0)
+        rc = mt_metrics_serve_fd(&s->metrics, s->a->metrics_fd, &s->facts, s->meter, &why);
     return rc < 0 ? mt_err_set(e, rc, "--metrics: %s", why.text) : 0;
 }
 
 static void take_down(struct serve *s)
 {
+    mt_notifier_stop(&s->notifier);
     mt_metrics_stop(&s->metrics);
     mt_wire_meter_free(&s->meter);
     mt_engine_free(&s->engine);
@@ -502,6 +522,7 @@ static int print_ready(void *ctx, const char *const *where, int n)
     if (o && s->metrics)
         json_object_set_new(o, "metrics", json_string(mt_metrics_where(s->metrics)));
     rc = mt_json_line(stdout, o);
+    mt_notifier_serve(s->notifier, &s->facts, s->meter);
     return rc == -EPIPE ? 0 : rc; /* nobody waits for it */
 }
 
@@ -513,7 +534,9 @@ static void note(void *ctx, enum mt_level level, const char *text)
 
 static int serve(struct serve *s)
 {
-    struct mt_server_opts so = {.tcp = s->a->tcp,
+    struct mt_server_opts so = {.fds = s->a->fds,
+                                .n_fds = s->a->n_fds,
+                                .tcp = s->a->tcp,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,
@@ -525,7 +548,7 @@ static int serve(struct serve *s)
     memcpy(so.where, s->a->sockets, sizeof(so.where));
     if (s->a->dry_run)
         rc = print_ready(s, s->a->sockets, s->a->n_sockets);
-    else if (s->a->n_sockets)
+    else if (s->a->n_sockets || s->a->n_fds)
         rc = mt_serve_socket(s->engine, s->model, &so, &e);
     else
         rc = mt_serve_stdio(s->engine, s->model, STDIN_FILENO, stdout, &e);
@@ -535,6 +558,23 @@ static int serve(struct serve *s)
         return MT_EXIT_FAILED; /* standard output's trouble is told when it is closed */
     complain(rc, &e);
     return rc == -ENAMETOOLONG ? MT_EXIT_USAGE : MT_EXIT_FAILED;
+}
+
+/* Sockets that were handed over, by their names: "metrics", "audio", and what has none. */
+static int take_fds(struct args *a, struct mt_err *e)
+{
+    struct mt_service_fd fds[MT_DOORS];
+    int n = mt_service_fds(fds, MT_DOORS, e);
+
+    a->metrics_fd = -1;
+    for (int i = 0; i < n; i++)
+        if (strcmp(fds[i].name, "metrics") != 0)
+            a->fds[a->n_fds++] = fds[i].fd;
+        else if (a->metrics_fd < 0)
+            a->metrics_fd = fds[i].fd;
+        else
+            return mt_err_set(e, -EINVAL, "LISTEN_FDNAMES: \"metrics\" stands there twice");
+    return n < 0 ? n : 0;
 }
 
 int main(int argc, char **argv)
@@ -550,10 +590,14 @@ int main(int argc, char **argv)
     mt_engine_defaults(&a.engine);
     mt_wire_tcp_defaults(&a.tcp);
     mt_policy_parse(KV_DEFAULT, &a.engine.policy, &e);
+    if ((rc = take_fds(&a, &e)) < 0)
+        return mt_close_stdout(complain(rc, &e));
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     mt_msg_level(a.level);
 
-    rc = build(&s, &a, &e);
+    rc = mt_notifier_start(&s.notifier, &e);
+    if (!rc)
+        rc = build(&s, &a, &e);
     if (!rc)
         rc = open_metrics(&s, &e);
     status = rc < 0 ? complain(rc, &e) : serve(&s);

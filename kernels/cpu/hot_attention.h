@@ -167,10 +167,10 @@ static void att_decode(const struct mt_kv *kv, int layer, int32_t block, int v, 
         float scale = 0;
         int d = 0;
 
-        if (t == MT_INT8) {
+        if (mt_dtype_scaled(t)) {
             memcpy(&scale, kv_scale_at(kv, layer, block, v, head, slot + i), sizeof(scale));
             for (; d + LANES <= hd; d += LANES)
-                vstore(dst + d, vfrom(MT_INT8, src, d) * scale);
+                vstore(dst + d, vfrom(t, src, d) * scale);
             if (d < hd)
                 num_decode_kv(dst + d, t, src + d, scale, hd - d);
         } else {

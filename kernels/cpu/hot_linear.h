@@ -120,7 +120,7 @@ static void decode(enum mt_dtype t, float *dst, const char *row, int64_t k0, int
 
     if (t == MT_F32)
         memcpy(dst, row + 4 * k0, (size_t)n * 4);
-    else if (t > MT_INT8)
+    else if (t > MT_FP8)
         mt_quant_decode(dst, t, row, k0, n);
     else if (t == MT_BF16)
         for (; k + LANES <= n; k += LANES)

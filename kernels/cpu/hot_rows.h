@@ -185,7 +185,7 @@ static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, i
                     _mm256_cvtps_ph(_mm256_loadu_ps(x + d), _MM_FROUND_TO_NEAREST_INT));
 #endif
         num_encode(dst + 2 * (int64_t)d, &scale, kv->s.type, x + d, hd - d);
-        if (kv->s.type == MT_INT8)
+        if (mt_dtype_scaled(kv->s.type))
             memcpy(kv_scale_at(kv, layer, block, v, h, slot), &scale, sizeof(scale));
     }
 }

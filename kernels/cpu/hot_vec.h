@@ -132,9 +132,19 @@ FOLD vf vfrom_int8(const void *p)
 #endif
 }
 
+FOLD vf vfrom_e4m3(const void *p)
+{
+    vb b; /* as num_from_e4m3 */
+    vu u;
+
+    memcpy(&b, p, sizeof(b));
+    u = (vu) __builtin_convertvector(b, vi);
+    return (vf)((vu)((vf)((u & 0x7f) << 20) * 0x1p120f) | (u & 0x80) << 24);
+}
+
 FOLD int64_t type_bytes(enum mt_dtype t)
 {
-    return t == MT_F32 ? 4 : t == MT_INT8 ? 1 : 2;
+    return t == MT_F32 ? 4 : mt_dtype_scaled(t) ? 1 : 2;
 }
 
 /* LANES elements of a row from column k on; t is a constant where this is inlined. */
@@ -145,7 +155,8 @@ FOLD vf vfrom(enum mt_dtype t, const char *row, int64_t k)
     return t == MT_F32    ? vload(p)
            : t == MT_BF16 ? vfrom_bf16(p)
            : t == MT_F16  ? vfrom_f16(p)
-                          : vfrom_int8(p);
+           : t == MT_INT8 ? vfrom_int8(p)
+                          : vfrom_e4m3(p);
 }
 
 /* The same of the last n < LANES columns. */

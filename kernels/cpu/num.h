@@ -1,5 +1,5 @@
 /*
- * num.h: bf16, f16 and int8 to and from f32, rounding to nearest even, exact and the same in every
+ * num.h: bf16, f16, int8 and fp8 to and from f32, rounding to nearest even, exact and the same in every
  * tier; blocks to f32. All static inline: a copy built for one CPU tier is never linked into another. Bytes may
  * lie at any alignment.
  */
@@ -67,6 +67,26 @@ static inline uint16_t num_to_f16(float f)
     return (uint16_t)(sign | (a - 0x38000000) >> 13);
 }
 
+/* e4m3: as f16, times 2^-120. */
+static inline float num_from_e4m3(uint8_t b)
+{
+    float f = num_float((uint32_t)(b & 0x7f) << 20) * 0x1p120f;
+
+    return num_float(num_bits(f) | (uint32_t)(b & 0x80) << 24);
+}
+
+/* What is above 448 becomes that: there is no infinity. */
+static inline uint8_t num_to_e4m3(float f)
+{
+    uint32_t u = num_bits(f), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
+
+    if (a < 0x3c800000) /* subnormal: a multiple of 2^-9, to nearest even */
+        return (uint8_t)(sign | (num_bits(num_float(a) + 0x1p14f) - 0x46800000));
+    a += 0x7ffff + (a >> 20 & 1);
+    a = (a - 0x3c000000) >> 20;
+    return (uint8_t)(sign | (a < 0x7e ? a : 0x7e));
+}
+
 /* The reference of an activation. */
 static inline double num_act(enum mt_act act, double v)
 {
@@ -88,11 +108,11 @@ static inline double num_act(enum mt_act act, double v)
 /* The same of the types with blocks, quant.c: bit for bit what ggml's dequantize_row_* give. */
 void mt_quant_decode(float *dst, enum mt_dtype t, const void *row, int64_t first, int64_t n);
 
-/* n elements of a row of type t (not INT8) from element `first` on. */
+/* n elements of a row of type t (none with scales) from element `first` on. */
 static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int64_t first,
                               int64_t n)
 {
-    if (t > MT_INT8) {
+    if (t > MT_FP8) {
         mt_quant_decode(dst, t, row, first, n);
         return;
     }
@@ -116,7 +136,8 @@ static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int6
 
 /*
  * One head of one token into the cache. INT8: the scale is maxabs / 127, so the error is at most
- * half a scale; a number that is not finite poisons the token's head with NaN instead of vanishing.
+ * half a scale; FP8: maxabs / 448, the error a 16th of the number, or 2^-10 scales where it is tiny.
+ * A number that is not finite poisons the token's head with NaN instead of vanishing.
  */
 static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const float *x, int n)
 {
@@ -142,17 +163,21 @@ static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const fl
         }
         return;
     case MT_INT8:
+    case MT_FP8:
         for (int i = 0; i < n; i++) { /* as integers: what is not finite is above all that is */
             a = num_bits(x[i]) & 0x7fffffff;
             max = a > max ? a : max;
         }
-        *scale = max < 0x7f800000 ? num_float(max) / 127 : NAN;
+        *scale = max < 0x7f800000 ? num_float(max) / (t == MT_INT8 ? 127 : 448) : NAN;
         by = *scale;
         if (!(by >= FLT_MIN)) { /* below 1.5e-36 a subnormal scale would be too coarse: all 0 */
             *scale *= 0;
             by = INFINITY;
         }
-        for (int i = 0; i < n; i++) /* adding 1.5 * 2^23 rounds to an integer, to nearest even */
+        for (int i = 0; i < n && t == MT_FP8; i++)
+            p[i] = (char)num_to_e4m3(x[i] / by);
+        for (int i = 0; i < n && t == MT_INT8; i++)
+            /* adding 1.5 * 2^23 rounds to an integer, to nearest even */
             p[i] = (char)(int32_t)(num_bits(x[i] / by + 0x1.8p23f) - 0x4b400000);
         return;
     default: /* blocks hold weights only */
@@ -165,12 +190,12 @@ static inline void num_decode_kv(float *dst, enum mt_dtype t, const void *src, f
 {
     const signed char *p = src;
 
-    if (t != MT_INT8) {
+    if (!mt_dtype_scaled(t)) {
         num_decode(dst, t, src, 0, n);
         return;
     }
     for (int i = 0; i < n; i++)
-        dst[i] = (float)p[i] * scale;
+        dst[i] = (t == MT_INT8 ? (float)p[i] : num_from_e4m3((uint8_t)p[i])) * scale;
 }
 
 #endif

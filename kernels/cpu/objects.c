@@ -48,7 +48,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
     int64_t row_bytes;
 
     *out = NULL;
-    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
+    if (mt_dtype_scaled(b->type) || b->type >= MT_DTYPES)
         return -ENOTSUP;
     row_bytes = mt_dtype_row_bytes(b->type, b->cols);
     if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
@@ -65,7 +65,7 @@ static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_b
         }
         num_decode(m->vec, m->type, m->data, 0, m->cols);
     }
-    if (c->packs && b->type > MT_INT8 && !b->looked_up &&
+    if (c->packs && b->type > MT_FP8 && !b->looked_up &&
         (grow_x(c, b->cols / PACK_COLS) < 0 || mt_pack_new(&m->pack, c, b) < 0)) {
         free(m->vec);
         free(m);
@@ -300,7 +300,7 @@ static void kv_copy(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv
 
             memcpy(kv_at(dst, layer, block, v, head, at), kv_at(src, layer, old, v, head, slot),
                    bytes);
-            if (src->s.type == MT_INT8)
+            if (mt_dtype_scaled(src->s.type))
                 memcpy(kv_scale_at(dst, layer, block, v, head, at),
                        kv_scale_at(src, layer, old, v, head, slot), sizeof(float));
         }
@@ -312,7 +312,7 @@ static void kv_move(const struct mt_kv *kv, const struct mt_kv_view *view, int64
                     char *out, const char *in)
 {
     size_t bytes = (size_t)kv->s.head_dim * mt_dtype_size(kv->s.type), at = 0;
-    size_t scale = kv->s.type == MT_INT8 ? sizeof(float) : 0;
+    size_t scale = mt_dtype_scaled(kv->s.type) ? sizeof(float) : 0;
 
     for (int64_t i = first; i < first + n; i++) {
         int slot;

@@ -38,7 +38,7 @@ static void kv_read(float *dst, const struct mt_kv *kv, int layer, int32_t block
 {
     float scale = 0;
 
-    if (kv->s.type == MT_INT8)
+    if (mt_dtype_scaled(kv->s.type))
         memcpy(&scale, kv_scale_at(kv, layer, block, v, head, slot), sizeof(scale));
     num_decode_kv(dst, kv->s.type,
                   kv_at(kv, layer, block, v, head, slot) + d0 * (int64_t)mt_dtype_size(kv->s.type),

@@ -68,7 +68,7 @@ static void append(const struct mt_kv *kv, int layer, int32_t block, int slot, i
 
         num_encode(kv_at(kv, layer, block, v, h, slot), &scale, kv->s.type,
                    x + (int64_t)h * kv->s.head_dim, kv->s.head_dim);
-        if (kv->s.type == MT_INT8)
+        if (mt_dtype_scaled(kv->s.type))
             memcpy(kv_scale_at(kv, layer, block, v, h, slot), &scale, sizeof(scale));
     }
 }

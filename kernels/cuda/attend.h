@@ -38,6 +38,11 @@ struct attend_key {
     float k_scale, v_scale;
 };
 
+/* Where a query's piece is kept unmerged: maximum and sum; outputs. */
+struct attend_part {
+    float *stat, *out;
+};
+
 static inline size_t attend_shared(int hd)
 {
     return (size_t)(ATTEND_QUERIES * hd + ATTEND_KEYS * (hd + 1) + ATTEND_QUERIES * ATTEND_KEYS) *
@@ -93,7 +98,7 @@ MT_DEV void attend_words(float *dst, int type, const uint4 v, float scale)
             dst[2 * i + 1] = dev_from_f16((uint16_t)(u[i] >> 16));
         } else {
             for (int k = 0; k < 4; k++)
-                dst[4 * i + k] = __fmul_rn((float)(signed char)(u[i] >> 8 * k), scale);
+                dst[4 * i + k] = __fmul_rn(dev_from_byte(type, u[i] >> 8 * k & 0xff), scale);
         }
     }
 }
@@ -125,22 +130,21 @@ MT_DEV void attend_load(float *tile, const S &s, const struct attend_key *key, b
         float f = 0;
 
         if (from)
-            f = s.type == MT_INT8 ? __fmul_rn((float)((const signed char *)from)[d],
-                                              v ? key[k].v_scale : key[k].k_scale)
-                                  : dev_weight_at(s.type, (const unsigned char *)from, d);
+            f = dev_scaled(s.type) ? __fmul_rn(dev_from_byte(s.type, (unsigned char)from[d]),
+                                               v ? key[k].v_scale : key[k].k_scale)
+                                   : dev_weight_at(s.type, (const unsigned char *)from, d);
         tile[k * stride + d] = f;
     }
 }
 
 /*
- * Pieces z0..z1-1. Each: into parts + z * part_step (queries * (hd + 2) floats: max, sum, outputs),
- * or, where parts is NULL, all of them put together to the queries' outputs.
+ * Pieces z0..z1-1; apart: each to its part(i, z), else all of them put together to the queries'
+ * outputs.
  *
- * S has nq, hd, type, size, aligned, and piece(z), query(i, sink), out(i), key(piece, r),
- * sees(i, piece, r).
+ * S has nq, hd, type, size, aligned, and piece(z), query(i, sink), out(i), part(i, z),
+ * key(piece, r), sees(i, piece, r).
  */
-template <int E, class S>
-MT_DEV void attend(const S &s, int z0, int z1, float *parts, int64_t part_step)
+template <int E, class S> MT_DEV void attend(const S &s, int z0, int z1, bool apart)
 {
     MT_SHARED_BYTES(bytes);
     __shared__ struct attend_key key[ATTEND_KEYS];
@@ -233,22 +237,22 @@ MT_DEV void attend(const S &s, int z0, int z1, float *parts, int64_t part_step)
 
             if (i >= s.nq)
                 continue;
-            if (!parts) {
+            if (!apart) {
                 attend_merge(&all[j], sum[j]);
                 continue;
             }
-            float *to = parts + z * part_step + (int64_t)i * (hd + 2);
+            const struct attend_part to = s.part(i, z);
             if (lane == 0) {
-                to[0] = sum[j].max;
-                to[1] = sum[j].sum;
+                to.stat[0] = sum[j].max;
+                to.stat[1] = sum[j].sum;
             }
 #pragma unroll
             for (int e = 0; e < E; e++)
                 if (lane + 32 * e < hd)
-                    to[2 + lane + 32 * e] = sum[j].out[e];
+                    to.out[lane + 32 * e] = sum[j].out[e];
         }
     }
-    if (parts)
+    if (apart)
         return;
 #pragma unroll
     for (int j = 0; j < ATTEND_EACH; j++) {

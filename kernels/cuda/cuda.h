@@ -28,10 +28,16 @@ extern "C" {
 #include "kernels/conv_pack.h"
 }
 
+/*
+ * Q8_0 as the device keeps it where a row is whole 256: of each 256 the numbers, then the 8 scales, so
+ * that what a warp reads lies on 16 bytes and in one piece. As many bytes as before.
+ */
+enum { MT_Q8_APART = MT_DTYPES };
+
 /* A matrix as kernels see it: rows of row_bytes, from a 256 byte boundary on. */
 struct mt_dmat {
     const unsigned char *data;
-    int type;
+    int type; /* enum mt_dtype, or MT_Q8_APART */
     int rows, cols;
     int64_t row_bytes;
 };
@@ -195,6 +201,8 @@ void mt_cuda_release(struct mt_cuda *c, void *p);
 /* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
 int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
 
+/* To be called for each matrix when its bytes are there: may put them in another order. */
+void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m);
 /* out = act(x W^T + bias) + residual in f32 with one order of every sum: linear.cu. */
 void mt_cuda_linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,

@@ -78,6 +78,36 @@ MT_DEV uint16_t dev_to_f16(float f)
     return (uint16_t)(sign | (a - 0x38000000) >> 13);
 }
 
+/* num.h's: e4m3. */
+MT_DEV float dev_from_e4m3(unsigned b)
+{
+    float f = __fmul_rn(__uint_as_float((b & 0x7f) << 20), 0x1p120f);
+
+    return __uint_as_float(__float_as_uint(f) | (b & 0x80) << 24);
+}
+
+MT_DEV unsigned dev_to_e4m3(float f)
+{
+    unsigned u = __float_as_uint(f), sign = u >> 24 & 0x80, a = u & 0x7fffffff;
+
+    if (a < 0x3c800000)
+        return sign | (__float_as_uint(__fadd_rn(__uint_as_float(a), 0x1p14f)) - 0x46800000);
+    a += 0x7ffff + (a >> 20 & 1);
+    a = (a - 0x3c000000) >> 20;
+    return sign | (a < 0x7e ? a : 0x7e);
+}
+
+/* One byte of a cache of bytes, without its scale. */
+MT_DEV float dev_from_byte(int type, unsigned b)
+{
+    return type == MT_INT8 ? (float)(signed char)b : dev_from_e4m3(b);
+}
+
+MT_DEV bool dev_scaled(int type)
+{
+    return type == MT_INT8 || type == MT_FP8;
+}
+
 MT_DEV float dev_half_at(const unsigned char *p)
 {
     return dev_from_f16((uint16_t)(p[0] | p[1] << 8));
@@ -154,6 +184,10 @@ MT_DEV float dev_weight_at(int type, const unsigned char *row, int i)
         return dev_block_at(type, row + (int64_t)(i / 32) * 24, i % 32);
     case MT_Q8_0:
         return dev_block_at(type, row + (int64_t)(i / 32) * 34, i % 32);
+    case MT_Q8_APART:
+        row += (int64_t)(i / 256) * 272;
+        return __fmul_rn((float)(signed char)row[i % 256],
+                         dev_half_at(row + 256 + i % 256 / 32 * 2));
     case MT_Q4_K:
         return dev_block_at(type, row + (int64_t)(i / 256) * 144, i % 256);
     case MT_Q5_K:

@@ -83,6 +83,11 @@ struct rows_source {
         return o.data + (int64_t)(t.row + t.q0 + i) * o.stride + head * hd;
     }
 
+    __device__ struct attend_part part(int, int) const
+    {
+        return {NULL, NULL};
+    }
+
     __device__ bool sees(int, const struct attend_piece &, int64_t) const
     {
         return true;
@@ -105,7 +110,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS)
                             hd, MT_F32, 4, aligned};
 
     s.nq = s.t.n - s.t.q0 < ATTEND_QUERIES ? s.t.n - s.t.q0 : ATTEND_QUERIES;
-    attend<E>(s, 0, 1, NULL, 0);
+    attend<E>(s, 0, 1, false);
 }
 
 static bool on_words(struct mt_rows r)

@@ -37,18 +37,22 @@ MT_DEV float kv_scale(const char *p)
     return __uint_as_float(b[0] | b[1] << 8 | b[2] << 16 | (unsigned)b[3] << 24);
 }
 
+/* a / b for a >= 0: a device divides 64 bits by some hundred instructions. */
+MT_DEV int64_t kv_quotient(int64_t a, int b)
+{
+    return a <= UINT_MAX ? (unsigned)a / (unsigned)b : a / b;
+}
+
 /* The block, from its layer on, that holds token i of a run's session. */
 MT_DEV char *kv_block(const struct mt_dkv &kv, const struct mt_drun &run, int64_t i, int *slot)
 {
-    int64_t r = i - run.sinks, block;
+    int64_t r = i < run.sinks ? i : i - run.sinks, n = kv_quotient(r, kv.p), block = n;
 
-    if (r < 0) {
-        *slot = (int)(i % kv.p);
-        block = run.blocks[i / kv.p];
-    } else {
-        *slot = (int)(r % kv.p);
-        block = run.blocks[(run.sinks + kv.p - 1) / kv.p + r / kv.p % run.ring_blocks];
-    }
+    *slot = (int)(r - n * kv.p);
+    if (i >= run.sinks)
+        block =
+            (run.sinks + kv.p - 1) / kv.p + n - kv_quotient(n, run.ring_blocks) * run.ring_blocks;
+    block = run.blocks[block];
     return run.data + block * run.block_bytes + kv.layer * run.layer_bytes;
 }
 

@@ -13,10 +13,65 @@ enum { WARPS = 8, ROWS = 8, EACH = 8, STEP = 32 * EACH };
 
 /* ---- our own ---- */
 
+/* A lane's 8 of 256 elements in blocks, as they lie. */
+struct raw {
+    uint2 q;    /* its numbers; Q4_K: together with 32 neighbours further on or back */
+    uint4 head; /* Q4_K: both scales of 256, and 8 scales and minima of 6 bits */
+    unsigned scale;
+};
+
+template <int TYPE> MT_DEV struct raw raw_of(const unsigned char *row, int step)
+{
+    int lane = (int)dev_lane();
+    struct raw r = {};
+
+    if (TYPE == MT_Q8_APART) {
+        row += (int64_t)step * 272;
+        r.q = ((const uint2 *)row)[lane];
+        r.scale = ((const uint16_t *)(row + 256))[lane / 4];
+    } else { /* Q4_K: 64 elements lie in 32 bytes, half a byte each */
+        row += (int64_t)step * 144;
+        r.head = *(const uint4 *)row;
+        r.q = ((const uint2 *)(row + 16))[lane / 8 * 4 + lane % 4];
+    }
+    return r;
+}
+
+/* dev_block_at()'s numbers: d times scale times number is exact, so that fma rounds as it does. */
+template <int TYPE> MT_DEV void raw_decode(float *w, const struct raw &r)
+{
+    const unsigned q[2] = {r.q.x, r.q.y};
+
+    if (TYPE == MT_Q8_APART) {
+        float scale = dev_from_f16((uint16_t)r.scale);
+
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            w[i] = __fmul_rn((float)(signed char)(q[i / 4] >> 8 * (i % 4)), scale);
+        return;
+    }
+    int p = (int)dev_lane() / 4, at = 8 * (p & 3); /* of 32 elements */
+    unsigned a = r.head.y >> at, b = r.head.z >> at, c = r.head.w >> at;
+    unsigned scale = p < 4 ? a & 63 : (c & 15) | (a >> 6 & 3) << 4;
+    unsigned least = p < 4 ? b & 63 : (c >> 4 & 15) | (b >> 6 & 3) << 4;
+    float by = __fmul_rn(dev_from_f16((uint16_t)r.head.x), (float)scale);
+    float min = __fmul_rn(dev_from_f16((uint16_t)(r.head.x >> 16)), (float)least);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        unsigned v = q[i / 4] >> 4 * (p & 1) >> 8 * (i % 4) & 15;
+
+        w[i] = dev_fma(by, (float)v, -min);
+    }
+}
+
 /* Elements k.. of a row of W, 8 of them, 0 behind its end. */
 template <int TYPE>
 MT_DEV void weights(float *w, const struct mt_dmat &m, const unsigned char *row, int k)
 {
+    if (TYPE == MT_Q8_APART || TYPE == MT_Q4_K) {
+        raw_decode<TYPE>(w, raw_of<TYPE>(row, k / STEP));
+        return;
+    }
     if (TYPE == MT_F32 || TYPE == MT_BF16 || TYPE == MT_F16) {
         /* every row of W begins as the first one where its bytes are a multiple of 16 */
         const int size = TYPE == MT_F32 ? 4 : 2;
@@ -45,10 +100,31 @@ MT_DEV int row_of_lane(void)
 }
 
 /*
- * The sums of nr rows of x (ROWS at most) with row o of m: row_of_lane()'s. The lanes' parts are
- * added by halves as warp_sum does it, but a lane gives half of its rows away at each of the first
- * three steps: 9 shuffles for 8 rows instead of 40.
+ * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum does
+ * it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8 rows
+ * instead of 40.
  */
+MT_DEV float fold(float *sum)
+{
+    int lane = (int)dev_lane();
+
+    static_assert(ROWS == 8, "three bits of the lane");
+#pragma unroll
+    for (int half = ROWS / 2; half; half /= 2) {
+        bool upper = lane & 4 * half;
+
+#pragma unroll
+        for (int r = 0; r < half; r++) {
+            float mine = upper ? sum[r + half] : sum[r], given = upper ? sum[r] : sum[r + half];
+
+            sum[r] = mine + __shfl_xor_sync(MT_FULL, given, 4 * half);
+        }
+    }
+    sum[0] += __shfl_xor_sync(MT_FULL, sum[0], 2);
+    return sum[0] + __shfl_xor_sync(MT_FULL, sum[0], 1);
+}
+
+/* The sums of nr rows of x (ROWS at most) with row o of m: row_of_lane()'s. */
 template <int TYPE>
 MT_DEV float row_sums(const struct mt_dmat &m, int o, const float *x, int64_t stride, int nr)
 {
@@ -72,20 +148,7 @@ MT_DEV float row_sums(const struct mt_dmat &m, int o, const float *x, int64_t st
                         sum[r] = dev_fma(a[i], w[i], sum[r]);
         }
     }
-    static_assert(ROWS == 8, "three bits of the lane");
-#pragma unroll
-    for (int half = ROWS / 2; half; half /= 2) {
-        bool upper = lane & 4 * half;
-
-#pragma unroll
-        for (int r = 0; r < half; r++) {
-            float mine = upper ? sum[r + half] : sum[r], given = upper ? sum[r] : sum[r + half];
-
-            sum[r] = mine + __shfl_xor_sync(MT_FULL, given, 4 * half);
-        }
-    }
-    sum[0] += __shfl_xor_sync(MT_FULL, sum[0], 2);
-    return sum[0] + __shfl_xor_sync(MT_FULL, sum[0], 1);
+    return fold(sum);
 }
 
 struct epilogue {
@@ -121,6 +184,126 @@ static __global__ void linear_rows(struct mt_rows out, struct mt_rows x, struct 
         finish(out, e, r0 + r, o, sum);
 }
 
+/* 8 elements of a row of x; wide: where it lies on 16 bytes. */
+MT_DEV void load_x(float *a, const float *x, bool wide)
+{
+    if (wide) {
+        const float4 v[2] = {((const float4 *)x)[0], ((const float4 *)x)[1]};
+
+        a[0] = v[0].x, a[1] = v[0].y, a[2] = v[0].z, a[3] = v[0].w;
+        a[4] = v[1].x, a[5] = v[1].y, a[6] = v[1].z, a[7] = v[1].w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        a[i] = x[i];
+}
+
+/*
+ * Weights in blocks of 256: a warp has COLS columns, so that x is read once for them, and the next
+ * AHEAD blocks of each on their way. The sums are linear_rows'. Grid: columns / (8 COLS), rows / 8.
+ */
+template <int TYPE, int COLS, int AHEAD>
+static __global__ void __launch_bounds__(32 * WARPS)
+    block_rows(struct mt_rows out, struct mt_rows x, struct mt_dmat m, struct epilogue e, int n)
+{
+    unsigned columns = ((unsigned)m.rows + WARPS * COLS - 1) / (WARPS * COLS);
+    int o = ((int)(blockIdx.x % columns) * WARPS + (int)(threadIdx.x / 32)) * COLS;
+    int r0 = (int)(blockIdx.x / columns) * ROWS, nr = n - r0 < ROWS ? n - r0 : ROWS;
+    int lane = (int)dev_lane(), steps = m.cols / STEP;
+    bool wide = (uintptr_t)x.data % 16 == 0 && x.stride % 4 == 0;
+    const float *a = x.data + r0 * x.stride + lane * EACH;
+    const unsigned char *row[COLS];
+    struct raw next[AHEAD][COLS];
+    float sum[COLS][ROWS] = {};
+
+    if (o >= m.rows)
+        return;
+#pragma unroll
+    for (int c = 0; c < COLS; c++) { /* past the last row the last again: its sums go nowhere */
+        row[c] = m.data + (o + c < m.rows ? o + c : m.rows - 1) * m.row_bytes;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            next[k][c] = raw_of<TYPE>(row[c], k < steps ? k : 0);
+    }
+    for (int s0 = 0; s0 < steps; s0 += AHEAD)
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            int step = s0 + k;
+            float w[COLS][EACH], v[EACH];
+
+            if (step >= steps)
+                break;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                raw_decode<TYPE>(w[c], next[k][c]);
+                if (step + AHEAD < steps)
+                    next[k][c] = raw_of<TYPE>(row[c], step + AHEAD);
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                if (r >= nr)
+                    break;
+                load_x(v, a + r * x.stride + step * STEP, wide);
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+#pragma unroll
+                    for (int i = 0; i < EACH; i++)
+                        sum[c][r] = dev_fma(v[i], w[c][i], sum[c][r]);
+            }
+        }
+#pragma unroll
+    for (int c = 0; c < COLS; c++) {
+        float v = fold(sum[c]);
+        int r = row_of_lane();
+
+        if (r < nr && lane % 4 == 0 && o + c < m.rows)
+            finish(out, e, r0 + r, o + c, v);
+    }
+}
+
+/* Few rows: the weights are all that counts, and must be under way; many: x costs more. */
+template <int TYPE>
+static void launch_blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x,
+                          const struct mt_dmat &m, const struct epilogue &e, int n)
+{
+    if (n <= 2)
+        MT_LAUNCH(c, (block_rows<TYPE, 2, 4>), mt_blocks(m.rows, 2 * WARPS), 32 * WARPS, 0, out, x,
+                  m, e, n);
+    else
+        MT_LAUNCH(c, (block_rows<TYPE, 4, 2>), mt_blocks(m.rows, 4 * WARPS) * mt_blocks(n, ROWS),
+                  32 * WARPS, 0, out, x, m, e, n);
+}
+
+/* A warp 256 elements: 8 blocks of 34 bytes become 256 numbers and 8 scales. */
+static __global__ void part_blocks(unsigned char *data, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int lane = (int)dev_lane();
+    uint16_t *all = (uint16_t *)(data + i * 272), q[4];
+
+    if (i >= n)
+        return;
+    for (int k = 0; k < 4; k++)
+        q[k] = all[lane / 4 * 17 + 1 + lane % 4 * 4 + k];
+    uint16_t scale = all[lane % 8 * 17];
+    __syncwarp(); /* all is read before it is written over */
+    for (int k = 0; k < 4; k++)
+        all[lane * 4 + k] = q[k];
+    if (lane < 8)
+        all[128 + lane] = scale;
+}
+
+void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m)
+{
+    int64_t n = (int64_t)m->rows * (m->cols / STEP);
+
+    if (m->type != MT_Q8_0 || m->cols % STEP)
+        return;
+    m->type = MT_Q8_APART;
+    MT_LAUNCH(c, part_blocks, mt_blocks(n, WARPS), 32 * WARPS, 0, (unsigned char *)m->data, n);
+}
+
 static void own(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
                 const struct epilogue &e, int n)
 {
@@ -136,11 +319,11 @@ static void own(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const s
     case MT_F16:
         MT_LAUNCH(c, linear_rows<MT_F16>, grid, 32 * WARPS, 0, out, x, m, e, n);
         return;
-    case MT_Q8_0:
-        MT_LAUNCH(c, linear_rows<MT_Q8_0>, grid, 32 * WARPS, 0, out, x, m, e, n);
+    case MT_Q8_APART:
+        launch_blocks<MT_Q8_APART>(c, out, x, m, e, n);
         return;
     case MT_Q4_K:
-        MT_LAUNCH(c, linear_rows<MT_Q4_K>, grid, 32 * WARPS, 0, out, x, m, e, n);
+        launch_blocks<MT_Q4_K>(c, out, x, m, e, n);
         return;
     default:
         MT_LAUNCH(c, linear_rows<-1>, grid, 32 * WARPS, 0, out, x, m, e, n);
@@ -254,6 +437,12 @@ static __global__ void grouped_rows(struct mt_rows out, struct mt_rows x, const 
             break;
         case MT_F16:
             sum = row_sums<MT_F16>(m, o, a, x.stride, nr);
+            break;
+        case MT_Q8_APART:
+            sum = row_sums<MT_Q8_APART>(m, o, a, x.stride, nr);
+            break;
+        case MT_Q4_K:
+            sum = row_sums<MT_Q4_K>(m, o, a, x.stride, nr);
             break;
         default:
             sum = row_sums<-1>(m, o, a, x.stride, nr);

@@ -20,12 +20,12 @@ MT_DEV double score_of(const struct mt_dkv &kv, const struct mt_drun &run, int h
     int slot;
     const char *block = kv_block(kv, run, token, &slot);
     const char *k = block + kv_at(kv, run, 0, head, slot);
-    float scale = run.type == MT_INT8 ? kv_scale(block + kv_scale_at(kv, run, 0, head, slot)) : 1;
+    float scale = dev_scaled(run.type) ? kv_scale(block + kv_scale_at(kv, run, 0, head, slot)) : 1;
     double sum = 0;
 
     for (int d = 0; d < kv.hd; d++)
-        sum += (double)q[d] * (run.type == MT_INT8
-                                   ? __fmul_rn((float)((const signed char *)k)[d], scale)
+        sum += (double)q[d] * (dev_scaled(run.type)
+                                   ? __fmul_rn(dev_from_byte(run.type, (unsigned char)k[d]), scale)
                                    : dev_weight_at(run.type, (const unsigned char *)k, d));
     return sum / sqrt((double)kv.hd);
 }

@@ -35,7 +35,7 @@ static int lay(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes
     size_t row_f32 = b->rows == 1 ? (size_t)b->cols * sizeof(float) : 0, vec_at;
 
     *out = NULL;
-    if (b->type == MT_INT8 || b->type >= MT_DTYPES)
+    if (mt_dtype_scaled(b->type) || b->type >= MT_DTYPES)
         return -ENOTSUP;
     row_bytes = mt_dtype_row_bytes(b->type, b->cols);
     if (b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX || row_bytes < 0)
@@ -57,8 +57,9 @@ static int lay(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes
 }
 
 /* Its bytes are on their way. */
-static void finish(struct mt_cuda *c, const struct mt_mat *m)
+static void finish(struct mt_cuda *c, struct mt_mat *m)
 {
+    mt_cuda_arrange(c, &m->d);
     if (m->vec)
         MT_LAUNCH(c, decode_row, mt_blocks(m->d.cols, 256), 256, 0, m->vec, m->d);
 }
@@ -339,7 +340,7 @@ static __global__ void copy_tokens(struct mt_dkv to, struct mt_dkv from, const s
         for (int i = (int)threadIdx.x; i < bytes; i += (int)blockDim.x)
             new_block[kv_at(to, dst, side, head, at) + i] =
                 old[kv_at(from, src, side, head, slot) + i];
-        if (src.type == MT_INT8 && threadIdx.x < 4)
+        if (dev_scaled(src.type) && threadIdx.x < 4)
             new_block[kv_scale_at(to, dst, side, head, at) + threadIdx.x] =
                 old[kv_scale_at(from, src, side, head, slot) + threadIdx.x];
     }
@@ -380,7 +381,7 @@ static __global__ void move_tokens(struct mt_dkv kv, const struct mt_drun *run, 
                                    char *bytes, int64_t token_bytes, bool put)
 {
     const struct mt_drun &r = run[0];
-    int each = kv.hd * r.size, scale = r.type == MT_INT8 ? 4 : 0, parts = layers * 2 * kv.heads;
+    int each = kv.hd * r.size, scale = dev_scaled(r.type) ? 4 : 0, parts = layers * 2 * kv.heads;
 
     for (int k = 0; k < parts; k++) {
         int head = k % kv.heads, side = k / kv.heads % 2, slot;

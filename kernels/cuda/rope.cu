@@ -42,7 +42,7 @@ MT_DEV void append(char *dst, char *scale_at, int type, const float *x, int hd)
 {
     unsigned max = 0;
 
-    if (type == MT_INT8) {
+    if (dev_scaled(type)) {
         for (int i = (int)dev_lane(); i < hd; i += 32) {
             unsigned a = __float_as_uint(x[i]) & 0x7fffffff;
 
@@ -53,16 +53,19 @@ MT_DEV void append(char *dst, char *scale_at, int type, const float *x, int hd)
 
             max = other > max ? other : max;
         }
-        float scale =
-            max < 0x7f800000 ? __fdiv_rn(__uint_as_float(max), 127) : __uint_as_float(0x7fc00000);
+        float scale = max < 0x7f800000
+                          ? __fdiv_rn(__uint_as_float(max), type == MT_INT8 ? 127 : 448)
+                          : __uint_as_float(0x7fc00000);
         float by = scale;
         if (!(by >= FLT_MIN)) {
             scale *= 0;
             by = INFINITY;
         }
         for (int i = (int)dev_lane(); i < hd; i += 32)
-            dst[i] = (char)(int)(__float_as_uint(__fadd_rn(__fdiv_rn(x[i], by), 0x1.8p23f)) -
-                                 0x4b400000);
+            dst[i] = type == MT_FP8
+                         ? (char)dev_to_e4m3(__fdiv_rn(x[i], by))
+                         : (char)(int)(__float_as_uint(__fadd_rn(__fdiv_rn(x[i], by), 0x1.8p23f)) -
+                                       0x4b400000);
         if (dev_lane() == 0)
             put_scale(scale_at, scale);
         return;

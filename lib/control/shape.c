@@ -67,8 +67,8 @@ double mt_shape_audio_rate(const struct mt_shape *s, double frame_s)
 
 int64_t mt_shape_token_bytes(const struct mt_shape *s, enum mt_dtype type)
 {
-    int64_t element = type == MT_F32 ? 4 : type == MT_INT8 ? 1 : 2;
-    int64_t head = s->head_dim * element + (type == MT_INT8 ? (int64_t)sizeof(float) : 0);
+    int64_t scale = mt_dtype_scaled(type) ? (int64_t)sizeof(float) : 0;
+    int64_t head = s->head_dim * (int64_t)mt_dtype_size(type) + scale;
 
     return 2 * (int64_t)s->layers * s->kv_heads * head;
 }

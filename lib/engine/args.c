@@ -45,8 +45,8 @@ bool mt_arg_rope(struct argp_state *st, const char *arg)
 
 enum mt_dtype mt_arg_kv_type(struct argp_state *st, const char *arg)
 {
-    static const char *const words[] = {"bf16", "f16", "f32", "int8"};
-    static const enum mt_dtype types[] = {MT_BF16, MT_F16, MT_F32, MT_INT8};
+    static const char *const words[] = {"bf16", "f16", "f32", "int8", "fp8"};
+    static const enum mt_dtype types[] = {MT_BF16, MT_F16, MT_F32, MT_INT8, MT_FP8};
 
     return types[mt_arg_word(st, "--kv-type", arg, words, MT_COUNT(words))];
 }

@@ -186,20 +186,22 @@ static int start(struct mt_metrics_server *s, struct mt_err *e)
     return 0;
 }
 
-int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
-                     const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
-                     struct mt_err *e)
+static int serve(struct mt_metrics_server **out, const char *where, int fd,
+                 const struct mt_metrics_facts *f, struct mt_wire_meter *meter, struct mt_err *e)
 {
     struct mt_metrics_server *s = calloc(1, sizeof(*s));
-    int rc;
+    int rc = 0;
 
     *out = NULL;
     if (!s)
         return mt_err_set(e, -ENOMEM, "out of memory");
     s->facts = *f;
     s->meter = meter;
-    s->wake = s->listener.fd = -1;
-    rc = mt_listen_service(&s->listener, where, e);
+    s->wake = -1;
+    if (where)
+        rc = mt_listen_service(&s->listener, where, e);
+    else
+        mt_listen_adopt(&s->listener, fd);
     if (!rc && (rc = mt_metrics_watch_new(&s->watch, f)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (!rc)
@@ -208,6 +210,19 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
         mt_metrics_stop(&s);
     *out = s;
     return rc;
+}
+
+int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
+                     const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
+                     struct mt_err *e)
+{
+    return serve(out, where, -1, f, meter, e);
+}
+
+int mt_metrics_serve_fd(struct mt_metrics_server **out, int fd, const struct mt_metrics_facts *f,
+                        struct mt_wire_meter *meter, struct mt_err *e)
+{
+    return serve(out, NULL, fd, f, meter, e);
 }
 
 const char *mt_metrics_where(const struct mt_metrics_server *s)

@@ -83,6 +83,9 @@ struct mt_metrics_server;
 int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
                      const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
                      struct mt_err *e);
+/* The same on a socket that listens already; it is closed with the server. */
+int mt_metrics_serve_fd(struct mt_metrics_server **out, int fd, const struct mt_metrics_facts *f,
+                        struct mt_wire_meter *meter, struct mt_err *e);
 /* Where it listens, with the port that was chosen for 0. */
 const char *mt_metrics_where(const struct mt_metrics_server *s);
 void mt_metrics_stop(struct mt_metrics_server **s);

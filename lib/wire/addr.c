@@ -97,14 +97,17 @@ int mt_addr_parse_service(struct mt_addr *a, const char *where, struct mt_err *e
 
 static bool is_loopback(const struct sockaddr_storage *sa)
 {
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
+    struct sockaddr_in6 v6 = {0};
+    struct sockaddr_in v4;
 
-    if (sa->ss_family == AF_INET)
-        return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
-    if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-        return v6->sin6_addr.s6_addr[12] == 127;
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    if (sa->ss_family == AF_INET) {
+        memcpy(&v4, sa, sizeof(v4));
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    memcpy(&v6, sa, sizeof(v6));
+    if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
+        return v6.sin6_addr.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
 bool mt_wire_is_tcp(const char *where)
@@ -123,6 +126,15 @@ int mt_wire_public(const char *where, struct mt_err *e)
         if (!is_loopback(&a.at[i].sa))
             return 1;
     return 0;
+}
+
+bool mt_wire_public_fd(int fd)
+{
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof(a);
+
+    return getsockname(fd, (struct sockaddr *)&a, &n) == 0 && a.ss_family != AF_UNIX &&
+           !is_loopback(&a);
 }
 
 void mt_addr_name(int fd, char out[MT_ADDR_TEXT])

@@ -187,6 +187,8 @@ bool mt_wire_is_tcp(const char *where);
  * a name that can't be read or that nobody has.
  */
 int mt_wire_public(const char *where, struct mt_err *e);
+/* The same of a socket that listens: 1 if others can reach it. */
+bool mt_wire_public_fd(int fd);
 
 /* What clients over TCP may do; those of a Unix socket are its owner's. */
 struct mt_wire_tcp {

@@ -123,7 +123,7 @@ collapse() {
 }
 
 @test "mt-predict: KV types" {
-  for t in f32:1048576 f16:524288 bf16:524288 int8:270336; do
+  for t in f32:1048576 f16:524288 bf16:524288 int8:270336 fp8:270336; do
     run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 1 --kv-type "${t%:*}"
     [ "$(get token_bytes)" = "${t#*:}" ]
     [ "$(get kv_type)" = "${t%:*}" ]

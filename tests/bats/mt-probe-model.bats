@@ -271,7 +271,7 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   ids=$(seq -s, 1 40)
   mt-probe logits -m "$A" --tokens "$ids" --threads 1 >f32
   mt-probe logits -m "$A" --tokens "$ids" --threads 3 --kv-type f32 --backend cpu | cmp - f32
-  for type in f16 bf16 int8; do
+  for type in f16 bf16 int8 fp8; do
     mt-probe logits -m "$A" --tokens "$ids" --kv-type $type >narrow
     run ! cmp -s f32 narrow
     jq -se '.[0].top[0][1] - .[1].top[0][1] | fabs < 0.3' f32 narrow

@@ -102,6 +102,16 @@ refused() {
   jq -se '.[0].prompt > 2' out
 }
 
+@test "quality: an interval is never narrower than that over whole passages" {
+  quality --windows 32 --sinks 0,4 --tokens 200 --passages 6 --resample 200
+  jq -se '.[2:] | all(.blocks == 6 and .after.blocks == 6)' out
+  mv out whole
+  quality --windows 32 --sinks 0,4 --tokens 200 --passages 6 --resample 8
+  jq -se '.[2:] | all(.blocks == 6 or .blocks == 6 * 25)' out
+  jq -se 'def width: .high - .low; . as $all | [range(2; 4) | $all[.] as $w | $all[. + 4] as $b
+    | ($b | width) >= ($w | width) - 1e-9 and ($b.far | width) >= ($w.far | width) - 1e-9] | all' whole out
+}
+
 @test "quality: goes on from what is there, torn lines and all" {
   quality --windows 32,64 --sinks 4 --tokens 150 --passages 2 --state s
   mv out want

@@ -52,6 +52,9 @@ record() {
   wrong SOCKET stats
   wrong SOCKET cap
   wrong SOCKET check
+  wrong SOCKET drain
+  wrong --wait drain -s mt.sock --wait soon
+  wrong "'more'" drain -s mt.sock more
   wrong --period watch -s mt.sock --period 0
   wrong "'more'" watch -s mt.sock more
   wrong --format stats -s mt.sock --format xml
@@ -67,7 +70,7 @@ record() {
   run -2 --separate-stderr mt-probe check -s nobody.sock
   [ "$output" = down ]
   [[ "$stderr" == *nobody.sock* ]]
-  for c in watch stats "cap 3"; do
+  for c in watch stats "cap 3" drain; do
     # shellcheck disable=SC2086
     run -1 --separate-stderr mt-probe $c -s nobody.sock
     [ -z "$output" ]

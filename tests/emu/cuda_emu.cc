@@ -21,6 +21,14 @@ dim3 blockDim, gridDim;
 
 enum state { NEW, READY, AT_WARP, AT_BLOCK, DONE };
 
+/* A copy under way. */
+struct copy {
+    void *dst;
+    const void *src; /* NULL: zeros */
+    unsigned bytes, group;
+};
+#define COPIES 512
+
 struct fibre {
     void *sp; /* x86-64: where it stopped */
 #ifndef __x86_64__
@@ -31,6 +39,8 @@ struct fibre {
     emu_index index;
     unsigned turn; /* exchanges so far */
     unsigned lane;
+    struct copy *copies; /* those under way, in their order */
+    unsigned n_copies, group;
     uint64_t (*slots)[32];   /* its warp's */
     struct fibre *neighbour; /* who runs when it waits, of its warp; the last one has none */
 };
@@ -156,6 +166,136 @@ const uint64_t *emu_exchange(uint64_t mine)
     return all;
 }
 
+/* ---- copies under way ---- */
+
+void emu_copy(void *dst, const void *src, unsigned bytes, bool there)
+{
+    if (!now->copies && !(now->copies = (struct copy *)malloc(COPIES * sizeof(struct copy))))
+        bug("no memory for copies");
+    if (now->n_copies == COPIES)
+        bug("more copies than are ever waited for");
+    if ((uintptr_t)dst % bytes || (uintptr_t)src % bytes)
+        bug("a copy that does not begin on a multiple of its size");
+    memset(dst, 0xff, bytes);
+    now->copies[now->n_copies++] = {dst, there ? src : nullptr, bytes, now->group};
+}
+
+void emu_copy_group(void)
+{
+    now->group++;
+}
+
+void emu_copy_wait(unsigned left)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < now->n_copies; i++) {
+        const struct copy c = now->copies[i];
+
+        if (c.group + left >= now->group)
+            now->copies[kept++] = c;
+        else if (c.src)
+            memcpy(c.dst, c.src, c.bytes);
+        else
+            memset(c.dst, 0, c.bytes);
+    }
+    now->n_copies = kept;
+}
+
+/* ---- tensor cores ---- */
+
+static float number(const void *p, cudaDataType_t t, int64_t at)
+{
+    if (t == CUDA_R_32F)
+        return ((const float *)p)[at];
+    uint16_t h = ((const uint16_t *)p)[at];
+    if (t == CUDA_R_16BF)
+        return __uint_as_float((unsigned)h << 16);
+    float f = __uint_as_float((h & 0x7fffu) << 13) * 0x1p112f;
+    if ((h & 0x7fff) >= 0x7c00)
+        f = __uint_as_float(0x7f800000u | (h & 0x7fffu) << 13);
+    return h & 0x8000 ? -f : f;
+}
+
+/* Each lane's view of one thing; all lanes wait until all have read it. */
+template <class T> struct views {
+    const uint64_t *all;
+
+    explicit views(T *mine) : all(emu_exchange((uint64_t)(uintptr_t)mine))
+    {
+    }
+    T &operator[](unsigned lane) const
+    {
+        return *(T *)(uintptr_t)all[lane];
+    }
+    ~views()
+    {
+        __syncwarp();
+    }
+};
+
+void emu_matrices(unsigned *r, const void *row, bool turned)
+{
+    const uint64_t *rows = emu_exchange((uint64_t)(uintptr_t)row);
+    unsigned g = now->lane / 4, t = now->lane % 4;
+
+    if ((uintptr_t)row % 16)
+        bug("a matrix's row that does not begin on 16 bytes");
+    for (unsigned m = 0; m < 4; m++) {
+        uint16_t two[2];
+
+        for (unsigned i = 0; i < 2; i++) {
+            unsigned at = turned ? 2 * t + i : g, col = turned ? g : 2 * t + i;
+
+            two[i] = ((const uint16_t *)(uintptr_t)rows[8 * m + at])[col];
+        }
+        r[m] = two[0] | (unsigned)two[1] << 16;
+    }
+    __syncwarp(); /* a slow lane still reads what a fast one might copy over */
+}
+
+struct operands {
+    unsigned a[4], b[2];
+    bool dealt;
+};
+
+/* Element k % 2 of a word. */
+static float half_of(unsigned word, unsigned k, bool bf16)
+{
+    uint16_t h = (uint16_t)(word >> 16 * (k % 2));
+
+    return number(&h, bf16 ? CUDA_R_16BF : CUDA_R_16F, 0);
+}
+
+/* Products are exact in f64, and are added up there; one rounding, to f32, at the end. */
+void emu_product(float *c, const unsigned *a, unsigned b0, unsigned b1, bool bf16)
+{
+    static double left[16][16], right[8][16];
+    struct operands mine = {{a[0], a[1], a[2], a[3]}, {b0, b1}, false};
+    views<struct operands> all(&mine);
+    unsigned g = now->lane / 4, t = now->lane % 4;
+
+    if (!mine.dealt) { /* the first lane deals the operands out, for all */
+        for (unsigned k = 0; k < 16; k++) {
+            unsigned from = k % 8 / 2;
+
+            for (unsigned i = 0; i < 16; i++)
+                left[i][k] = half_of(all[i % 8 * 4 + from].a[i / 8 + k / 8 * 2], k, bf16);
+            for (unsigned i = 0; i < 8; i++)
+                right[i][k] = half_of(all[i * 4 + from].b[k / 8], k, bf16);
+        }
+        for (unsigned i = 0; i < 32; i++)
+            all[i].dealt = true;
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        double sum = c[i];
+
+        for (unsigned k = 0; k < 16; k++)
+            sum += left[g + i / 2 * 8][k] * right[2 * t + i % 2][k];
+        c[i] = (float)sum;
+    }
+}
+
 /* ---- a block ---- */
 
 /* Until every lane waits for the block or is done. */
@@ -186,6 +326,7 @@ static void run_block(unsigned threads, bool back)
 
         fibres[t].state = NEW;
         fibres[t].turn = 0;
+        fibres[t].n_copies = fibres[t].group = 0;
         fibres[t].lane = t % 32;
         fibres[t].slots = slots[t / 32];
         fibres[t].neighbour = last ? nullptr : back ? &fibres[t - 1] : &fibres[t + 1];
@@ -311,19 +452,6 @@ cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
 }
 
 /* ---- cuBLAS ---- */
-
-static float number(const void *p, cudaDataType_t t, int64_t at)
-{
-    if (t == CUDA_R_32F)
-        return ((const float *)p)[at];
-    uint16_t h = ((const uint16_t *)p)[at];
-    if (t == CUDA_R_16BF)
-        return __uint_as_float((unsigned)h << 16);
-    float f = __uint_as_float((h & 0x7fffu) << 13) * 0x1p112f;
-    if ((h & 0x7fff) >= 0x7c00)
-        f = __uint_as_float(0x7f800000u | (h & 0x7fffu) << 13);
-    return h & 0x8000 ? -f : f;
-}
 
 cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
                             int k, const void *alpha, const void *a, cudaDataType_t at, int lda,

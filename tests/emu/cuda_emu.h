@@ -40,6 +40,12 @@ extern dim3 blockDim, gridDim;
 struct uint4 {
     unsigned x, y, z, w;
 } __attribute__((aligned(16)));
+struct uint2 {
+    unsigned x, y;
+} __attribute__((aligned(8)));
+struct float2 {
+    float x, y;
+} __attribute__((aligned(8)));
 struct float4 {
     float x, y, z, w;
 } __attribute__((aligned(16)));
@@ -108,12 +114,34 @@ static inline unsigned __ballot_sync(unsigned, int v)
     return set;
 }
 
+/* ---- tensor cores and copies that nobody waits for: kernels/cuda/tensor.h says what they are ---- */
+
+/* What is copied reads as NaN until the lane has waited for its group. */
+void emu_copy(void *dst, const void *src, unsigned bytes, bool there);
+void emu_copy_group(void);
+void emu_copy_wait(unsigned left);
+void emu_matrices(unsigned *r, const void *row, bool turned);
+void emu_product(float *c, const unsigned *a, unsigned b0, unsigned b1, bool bf16);
+
+/* ---- the rest of what device code calls ---- */
+
 template <class T> static inline T atomicAdd(T *p, T v)
 {
     T was = *p;
 
     *p += v;
     return was;
+}
+
+/* Byte i is the byte that nibble i of how counts in a, then b. */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned how)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    unsigned v = 0;
+
+    for (unsigned i = 0; i < 4; i++)
+        v |= (unsigned)(both >> 8 * (how >> 4 * i & 7) & 0xff) << 8 * i;
+    return v;
 }
 
 static inline int __popc(unsigned v)

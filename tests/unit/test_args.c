@@ -151,7 +151,8 @@ static void test_words(void **state)
     takes("--kv-type=f16", MT_F16);
     takes("--kv-type=f32", MT_F32);
     takes("--kv-type=int8", MT_INT8);
-    refuses("--kv-type=int4", "--kv-type: 'int4' is not bf16, f16, f32 or int8");
+    takes("--kv-type=fp8", MT_FP8);
+    refuses("--kv-type=int4", "--kv-type: 'int4' is not bf16, f16, f32, int8 or fp8");
 }
 
 static void test_memory(void **state)

@@ -68,6 +68,45 @@ static void test_int8(void **state)
     assert_true(isnan(y[3]));
 }
 
+/* All codes against the format's formula; between two of them the nearer one, of equals the even. */
+static void test_e4m3(void **state)
+{
+    signed char p[33];
+    float x[33], y[33], scale;
+
+    (void)state;
+    for (int c = 0; c < 0x7f; c++) {
+        double v = c < 8 ? ldexp(c, -9) : ldexp(8 + c % 8, c / 8 - 10);
+        float f = num_from_e4m3((uint8_t)c), next = num_from_e4m3((uint8_t)(c + 1));
+        float mid = (f + next) / 2;
+
+        assert_true(f == v && num_from_e4m3((uint8_t)(c | 0x80)) == -v);
+        assert_int_equal(num_to_e4m3(f), c);
+        assert_int_equal(num_to_e4m3(-f), c | 0x80);
+        if (c == 0x7e)
+            break; /* 448: nothing is above it */
+        assert_int_equal(num_to_e4m3(mid), c + c % 2);
+        assert_int_equal(num_to_e4m3(nextafterf(mid, 0)), c);
+        assert_int_equal(num_to_e4m3(nextafterf(-mid, -INFINITY)), 0x80 | (c + 1));
+    }
+    assert_int_equal(num_to_e4m3(1e9f), 0x7e);
+    assert_int_equal(num_to_e4m3(-INFINITY), 0xfe);
+    for (int64_t round = 0; round < 200; round++) {
+        float max = 0;
+
+        for (int i = 0; i < 33; i++)
+            max = fmaxf(max, fabsf(x[i] = rnd_float()));
+        num_encode(p, &scale, MT_FP8, x, 33);
+        num_decode_kv(y, MT_FP8, p, scale, 33);
+        assert_true(scale == max / 448);
+        for (int i = 0; i < 33; i++)
+            near(y[i], x[i], fmaxf(fabsf(x[i]) / 16, scale * 0x1p-10f) * 1.00001, "e4m3", 0, i);
+    }
+    x[3] = INFINITY; /* as with int8, nothing of it is left that looks like a number */
+    num_encode(p, &scale, MT_FP8, x, 33);
+    assert_true(isnan(scale));
+}
+
 static void test_tier_names(void **state)
 {
     static const char *const name[] = {"scalar",   "base",   "avx2",
@@ -645,6 +684,7 @@ int main(void)
 #ifndef TEST_CUDA
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_tier_names),
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_par),

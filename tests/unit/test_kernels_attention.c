@@ -130,13 +130,16 @@ static void stored(float *x, enum mt_dtype type, int64_t n)
  * Every query of a session: scores over all tokens so far, masked ones left out, sink keys turned
  * to the position from which this query sees them. Tolerance: a score of hd products, each of
  * factors with a few roundings, is off by (hd + 16) EPS * sum|terms| (= the change of a weight's
- * logarithm); the cache's own rounding may flip at a tie, which scores see as one step of one
- * element.
+ * logarithm); the cache's own rounding of what was turned may flip at a tie, which scores see as
+ * one step of one element.
  */
 static void reference(struct world *w, struct session *s)
 {
     int64_t hd = w->hd, width = w->heads * hd, kw = w->kv_heads * hd;
-    double step = w->type == MT_F32 ? 0 : w->type == MT_F16 ? 0x1p-11 : 0x1p-8;
+    double step = w->rope.kind == MT_ROPE_NONE || w->type == MT_F32 ? 0
+                  : w->type == MT_F16                               ? 0x1p-11
+                  : w->type == MT_FP8                               ? 0x1p-3
+                                                                    : 0x1p-8;
     float *kc =
         malloc((size_t)(s->tokens * kw) * sizeof(float)); /* as cached: turned at its index */
     float *vc = calloc((size_t)(s->tokens * kw), sizeof(float));
@@ -336,13 +339,21 @@ static void test_attention(void **state)
     static const int blocks[] = {1, 3, 8, 16, 16, 20, 33};
 
     (void)state;
-    for (int64_t i = 0; i < 24; i++) {
+    for (int64_t i = 0; i < 25; i++) {
         int64_t group = rnd_int(1, 8), kv_heads = rnd_int(1, 3), hd = 2 * (int64_t)rnd_int(1, 40);
 
         if (i % 4 == 0)
             hd = i % 8 ? 64 : 128;
         one_world(group * kv_heads, kv_heads, hd, blocks[rnd_int(0, MT_COUNT(blocks) - 1)],
-                  (enum mt_dtype)(i % 4), rnd_int(1, 130));
+                  (enum mt_dtype)(i % 5), rnd_int(1, 130));
+    }
+    for (int i = 0; i < 12; i++) { /* heads of whole 16 byte words, and many queries a key */
+        static const int words[] = {1, 3, 4, 8, 10, 12, 15, 16};
+        static const enum mt_dtype types[] = {MT_F16, MT_BF16, MT_INT8, MT_FP8};
+        int kv_heads = rnd_int(1, 3), group = rnd_int(i % 4 ? 1 : 8, 12);
+
+        one_world((int64_t)group * kv_heads, kv_heads, 8L * words[i * 5 % 8], blocks[rnd_int(2, 6)],
+                  types[i % 4], rnd_int(60, 160));
     }
     one_world(3, 1, 300, 16, MT_BF16, 20); /* wider than the fast tiers hold */
     one_world(40, 1, 16, 16, MT_F16, 50);  /* more heads a key than they take at once */
@@ -420,7 +431,7 @@ static void test_see(void **state)
     for (int i = 0; i < 16; i++) {
         int64_t group = rnd_int(1, 4), kv_heads = rnd_int(1, 3), hd = 2 * (int64_t)rnd_int(1, 40);
 
-        one_seeing_world(group * kv_heads, kv_heads, i % 4 ? hd : 64, (enum mt_dtype)(i % 4));
+        one_seeing_world(group * kv_heads, kv_heads, i % 4 ? hd : 64, (enum mt_dtype)(i % 5));
     }
     one_seeing_world(2, 1, 300, MT_F32); /* wider than the fast tiers hold */
 }
@@ -486,7 +497,7 @@ static void test_far_index(void **state)
 static void test_same_cache(void **state)
 {
     (void)state;
-    for (enum mt_dtype d = MT_F32; d <= MT_INT8; d++) {
+    for (enum mt_dtype d = MT_F32; d <= MT_FP8; d++) {
         struct world w = world_new(6, 2, 46, 7, d);
         struct session s = session_new(&w, 90, 9, 30, 11), *ps = &s;
         char *keep = NULL;
@@ -523,7 +534,7 @@ static void test_held_sinks(void **state)
     static const int32_t blocks[] = {2, 0, 1, 3};
 
     (void)state;
-    for (enum mt_dtype type = MT_F32; type <= MT_INT8; type++)
+    for (enum mt_dtype type = MT_F32; type <= MT_FP8; type++)
         for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
             struct mt_backend *be = backend(t, 2);
             struct mt_kv_shape shape = {1, 1, HD, P, type};

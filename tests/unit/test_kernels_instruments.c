@@ -140,7 +140,7 @@ static void test_copy(void **state)
     float *raw = raw_new(), *out = calloc((size_t)TOKENS * HEADS * HD, sizeof(*out));
 
     (void)state;
-    for (enum mt_dtype type = MT_F32; type <= MT_INT8; type++)
+    for (enum mt_dtype type = MT_F32; type <= MT_FP8; type++)
         for (int n = 0; n <= 40; n += 8) {
             struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
             struct place a, b, c;
@@ -169,7 +169,7 @@ static void test_get_put(void **state)
     float *raw = raw_new(), *out = calloc((size_t)TOKENS * HEADS * HD, sizeof(*out));
 
     (void)state;
-    for (enum mt_dtype type = MT_F32; type <= MT_INT8; type++)
+    for (enum mt_dtype type = MT_F32; type <= MT_FP8; type++)
         for (int n = 8; n <= 40; n += 16) {
             struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
             struct place a, b, c;

@@ -182,6 +182,7 @@ static void test_linear(void **state)
             check_linear(be, tier, kinds[i], block, 1, 1);
             check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
             check_linear(be, tier, kinds[i], 768, 9, 1);
+            check_linear(be, tier, kinds[i], 2304, 19, 2);
             check_linear(be, tier, kinds[i], 1280, 20, 70);
             check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
         }
@@ -260,7 +261,7 @@ static void test_linears(void **state)
         for (int i = 0; i < 4; i++) {
             struct mt_bytes b;
 
-            if (types[i] > MT_INT8) {
+            if (types[i] > MT_FP8) {
                 b = quant_new(types[i], outs[i], IN, &own[i], &w[i]);
             } else {
                 w[i] = rnd_floats((size_t)outs[i] * IN);

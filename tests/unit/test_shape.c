@@ -38,7 +38,7 @@ static void test_names(void **state)
         assert_int_equal(mt_shape_token_bytes(&s, MT_BF16), rows[i].bf16);
         assert_int_equal(mt_shape_token_bytes(&s, MT_F16), rows[i].bf16);
         assert_int_equal(mt_shape_token_bytes(&s, MT_F32), 2 * rows[i].bf16);
-        for (enum mt_dtype t = MT_F32; t <= MT_INT8; t++) {
+        for (enum mt_dtype t = MT_F32; t <= MT_FP8; t++) {
             struct mt_kv_shape kv = {s.layers, s.kv_heads, s.head_dim, 16, t};
 
             /* What is predicted is what the cache allocates. */

@@ -47,7 +47,7 @@ static const struct argp_option options[] = {
     {"model", 'm', "MODEL", 0, "A known name, a config.json or its directory", 1},
     {"pool", OPT_POOL, "SIZE", 0, "Memory for the KV cache, or a number of blocks: 512b", 1},
     {"kv", OPT_KV, "POLICY", 0, "unbounded (default), or window=W[,sinks=S|prompt]", 1},
-    {"kv-type", OPT_KV_TYPE, "TYPE", 0, "bf16 (default), f16, f32 or int8", 1},
+    {"kv-type", OPT_KV_TYPE, "TYPE", 0, "bf16 (default), f16, f32, int8 or fp8", 1},
     {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 1},
     {"cost", OPT_COST, "a=D,b=D[,…]", 0,
      "Time of a frame: a + b for each session; b1=D for each resident token, prefill=D for each "

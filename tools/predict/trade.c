@@ -19,7 +19,7 @@ struct trade {
 
 static int type_of(const char *name, enum mt_dtype *out)
 {
-    static const enum mt_dtype types[] = {MT_F32, MT_F16, MT_BF16, MT_INT8};
+    static const enum mt_dtype types[] = {MT_F32, MT_F16, MT_BF16, MT_INT8, MT_FP8};
 
     for (size_t i = 0; i < MT_COUNT(types); i++)
         if (name && !strcmp(name, mt_dtype_name(types[i]))) {

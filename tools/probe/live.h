@@ -12,6 +12,7 @@ int probe_watch(int argc, char **argv);
 int probe_stats(int argc, char **argv);
 int probe_cap(int argc, char **argv);
 int probe_check(int argc, char **argv);
+int probe_drain(int argc, char **argv);
 int probe_play(int argc, char **argv);
 
 /* A connection; NULL after the reason was printed. timeout_ns for each answer, 0: for ever. */

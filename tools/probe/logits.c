@@ -46,7 +46,7 @@ static const struct argp_option options[] = {
      0},
     {"block", KEY_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
     {"kv-type", KEY_KV_TYPE, "TYPE", 0,
-     "bf16, f16, f32 or int8 (default f32, so that only the model is measured)", 0},
+     "bf16, f16, f32, int8 or fp8 (default f32, so that only the model is measured)", 0},
     {0},
 };
 

@@ -79,7 +79,7 @@ static const struct argp_option options[] = {
      0},
     {"rope", KEY_ROPE, "HOW,HOW", 0, "cache, absolute or both (default cache)", 0},
     {"kv-type", KEY_KV_TYPE, "TYPE,…", 0,
-     "How the cache is stored: f32, f16, bf16, int8; the first one is what all are measured "
+     "How the cache is stored: f32, f16, bf16, int8, fp8; the first one is what all are measured "
      "against (default f32)",
      0},
     {"offset", KEY_OFFSET, "N,N,…", 0,

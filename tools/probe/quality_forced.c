@@ -175,23 +175,15 @@ static const struct quality_seen *side(const struct forced *f, int passage, int 
     return arm == NONE ? NULL : seen_of(f, passage, arm);
 }
 
-/*
- * The mean over rows lo..hi-1 of all passages, less that of arm ref, or NONE; whole blocks of a
- * passage are drawn anew.
- */
-static struct mt_interval mean(const struct forced *f, int arm, int ref, enum what what, int64_t lo,
-                               int64_t hi)
+/* The same with blocks of b rows drawn anew; lo..hi-1 lie within the rows. */
+static struct mt_interval mean_by(const struct forced *f, int arm, int ref, enum what what,
+                                  int64_t lo, int64_t hi, int64_t b)
 {
-    int64_t b = f->o->resample, n = 0;
+    int64_t each = (hi - lo + b - 1) / b, n = 0;
     struct mt_interval out = {NAN, NAN, NAN, 0};
-
-    lo = lo < f->first ? f->first : lo;
-    hi = hi > f->rows ? f->rows : hi;
-    if (lo >= hi)
-        return out;
-    int64_t each = (hi - lo + b - 1) / b;
     double *x = mt_alloc((size_t)(each * f->text.passages), sizeof(*x));
     double *weight = mt_alloc((size_t)(each * f->text.passages), sizeof(*weight));
+
     for (int p = 0; x && weight && p < f->text.passages; p++) {
         const struct quality_seen *s = side(f, p, arm), *r = side(f, p, ref);
 
@@ -205,6 +197,30 @@ static struct mt_interval mean(const struct forced *f, int arm, int ref, enum wh
         mt_bootstrap(x, weight, n, f->o->seed, &out);
     free(x);
     free(weight);
+    return out;
+}
+
+/*
+ * The mean over rows lo..hi-1 of all passages, less that of arm ref, or NONE. Blocks of a passage
+ * are drawn anew; where there are enough passages these as well, since a passage may be dear from
+ * its beginning to its end, and the wider interval counts.
+ */
+static struct mt_interval mean(const struct forced *f, int arm, int ref, enum what what, int64_t lo,
+                               int64_t hi)
+{
+    struct mt_interval out = {NAN, NAN, NAN, 0};
+
+    lo = lo < f->first ? f->first : lo;
+    hi = hi > f->rows ? f->rows : hi;
+    if (lo >= hi)
+        return out;
+    out = mean_by(f, arm, ref, what, lo, hi, f->o->resample);
+    if (f->text.passages >= MT_BOOTSTRAP_LEAST) {
+        struct mt_interval whole = mean_by(f, arm, ref, what, lo, hi, hi - lo);
+
+        if (whole.high - whole.low > out.high - out.low)
+            out = whole;
+    }
     return out;
 }
 

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Trains the tiny model: train.py [--steps EAR,JOINT] [--until HH:MM] BANK FOLDER
+
+First the ear alone: phones by column where espeak-ng tells them, and CTC over the phones of
+everything. Then both parts: the answers of calls of 3 to 30 frames, half of them under windows and
+sinks of random sizes, with the phones as an auxiliary loss. A batch depends on its step's number
+only, and the state is kept in FOLDER/state.pt every three minutes and at the end: started again, it
+goes on where it was. Exit status 3: stopped by SIGTERM or --until before it was done.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import batches
+from model import WIDTH, Thinker
+from task import SYSTEM, Chat, make_tokenizer
+
+SEED = 1
+EAR_CALLS = [1, 2, 3, 4, 6, 16]  # frames of the calls of a batch of the ear's stage
+JOINT_FRAMES = 48
+PEAK = {"ear": 2.5e-3, "joint": 2e-3}
+WARM = {"ear": 300, "joint": 200}
+KEEP = 0.999  # of the averaged weights, a step
+SAVE_S = 180
+SYSTEMS = [SYSTEM] * 8 + ["", "Say what you hear."]
+
+
+class Units:
+    """The phones of the auxiliary losses; 0 is CTC's blank, and silence where columns are told."""
+
+    def __init__(self, bank):
+        american = {p for row in bank.rows for p in row["phones"]}
+        columns = {p for row in bank.phones for p in row} - {"", "_", "_:"}
+        self.ctc = {p: i + 1 for i, p in enumerate(sorted(american))}
+        self.column = {p: i + 1 for i, p in enumerate(sorted(columns))}
+        self.column |= {"": 0, "_": 0, "_:": 0, None: -100}
+
+
+class Net(nn.Module):
+    """The thinker, and the heads that are thrown away after training."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.thinker, self.norm = Thinker(), nn.LayerNorm(WIDTH)
+        self.ctc = nn.Linear(WIDTH, len(units.ctc) + 1)
+        self.column = nn.Linear(WIDTH, max(units.column.values()) + 1)
+
+
+def call_lengths(r):
+    """Calls of 3 to 30 frames, short and long ones alike often by the logarithm."""
+    out, left = [], JOINT_FRAMES
+    while left > 0:
+        n = min(int(3 * 10 ** r.uniform(0, 1.0001)), 30, left)
+        out.append(n)
+        left -= n
+    return out
+
+
+def window_of(r, chat, system):
+    """None (unbounded) or a window, and its sinks: few, the prompt's, or the first frame's too."""
+    if r.random() < 0.4:
+        return None, 0
+    prompt = len(chat.prompt(system))
+    sinks = [4, prompt, prompt + len(chat.frame) + 8][r.choice(3, p=[0.4, 0.3, 0.3])]
+    return int(96 * 8 ** r.uniform(0, 1)), sinks
+
+
+def phone_loss(net, units, heard, frames):
+    """heard [n, 100, WIDTH]; frames: what batches.make tells of each."""
+    whole = [i for i, (_, _, phones, _) in enumerate(frames) if phones is not None]
+    target = [[units.ctc[p] for p in frames[i][2]] for i in whole]
+    logp = net.ctc(heard[whole]).float().log_softmax(-1).transpose(0, 1)
+    ctc = F.ctc_loss(
+        logp, torch.tensor(sum(target, []), dtype=torch.long), torch.full((len(whole),), 100),
+        torch.tensor([len(t) for t in target]), reduction="sum", zero_infinity=True,
+    ) / (sum(len(t) for t in target) + len(target))  # fmt: skip
+    told = torch.tensor([[units.column[p] for p in f[3][::2]] for f in frames])
+    column = F.cross_entropy(net.column(heard).float().flatten(0, 1), told.flatten())
+    return ctc, column
+
+
+def losses(net, units, chat, bank, stage, step):
+    r = np.random.default_rng([SEED, stage, step])
+    lengths = EAR_CALLS if stage == 0 else call_lengths(r)
+    mel, calls = batches.make(bank, r, lengths)
+    heard, rows = net.thinker.audio_tower(mel)
+    ctc, column = phone_loss(net, units, net.norm(heard), sum(calls, []))
+    out = dict(ctc=ctc, column=column)
+    if stage == 0:
+        return ctc + column, out
+    ids, draw, shape = [], [], []
+    for told in calls:
+        system = SYSTEMS[r.integers(len(SYSTEMS))]
+        window, sinks = window_of(r, chat, system)
+        i, d, _ = chat.build(*zip(*[t[:2] for t in told]), system, window, sinks)
+        ids += i
+        draw += d
+        shape.append((len(i), window, min(sinks, len(i))))
+    ids, draw = torch.tensor(ids), torch.tensor(draw)
+    hidden = net.thinker(ids, ids == chat.audio, rows, shape)
+    known = draw >= 0
+    logits, draw = net.thinker.lm_head(hidden[known]).float(), draw[known]
+    lm = F.cross_entropy(logits, draw)
+    out |= dict(lm=lm, token=(logits.argmax(-1) == draw).float().mean())
+    return lm + 0.25 * ctc + 0.1 * column, out
+
+
+def rate(stage, step, steps):
+    """Warms up, and falls to a hundredth along a cosine; the ear's falls to a third only."""
+    name, low = ("ear", 0.33) if stage == 0 else ("joint", 0.01)
+    warm = min(1, (step + 1) / WARM[name])
+    fall = 0.5 * (1 + math.cos(math.pi * step / steps))
+    return PEAK[name] * warm * (low + (1 - low) * fall)
+
+
+class Run:
+    def __init__(self, args):
+        self.args, self.stop = args, False
+        self.bank = batches.Bank(args.bank)
+        self.units = Units(self.bank)
+        self.tok = make_tokenizer()
+        self.chat = Chat(self.tok)
+        torch.manual_seed(SEED)
+        self.net = Net(self.units)
+        self.mean = {n: p.detach().clone() for n, p in self.net.state_dict().items()}
+        params = list(self.net.parameters())
+        self.opt = torch.optim.AdamW(
+            [dict(params=[p for p in params if p.dim() > 1], weight_decay=0.02),
+             dict(params=[p for p in params if p.dim() < 2], weight_decay=0)],
+            betas=(0.9, 0.98),
+        )  # fmt: skip
+        self.stage = self.step = 0
+        self.seconds = 0.0
+        self.file = args.folder / "state.pt"
+        if self.file.exists():
+            state = torch.load(self.file)
+            assert state["units"] == len(self.units.ctc), "the bank is another one"
+            self.net.load_state_dict(state["net"])
+            self.mean = state["mean"]
+            self.opt.load_state_dict(state["opt"])
+            self.stage, self.step, self.seconds = state["stage"], state["step"], state["seconds"]
+
+    def save(self):
+        part = self.file.with_suffix(".part")
+        torch.save(
+            dict(net=self.net.state_dict(), mean=self.mean, opt=self.opt.state_dict(),
+                 stage=self.stage, step=self.step, seconds=self.seconds, units=len(self.units.ctc)),
+            part,
+        )  # fmt: skip
+        os.replace(part, self.file)
+
+    def one(self, steps):
+        for group in self.opt.param_groups:
+            group["lr"] = rate(self.stage, self.step, steps)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not self.args.f32):
+            loss, out = losses(self.net, self.units, self.chat, self.bank, self.stage, self.step)
+        self.opt.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        if torch.isfinite(norm):
+            self.opt.step()
+        self.step += 1
+        # Young averages forget faster.
+        keep = min(KEEP, (self.step + 1) / (self.step + 10))
+        with torch.no_grad():
+            for n, p in self.net.state_dict().items():
+                self.mean[n].lerp_(p, 1 - keep)
+        return {k: v.item() for k, v in out.items()} | dict(norm=norm.item())
+
+    def go(self):
+        saved = told = time.monotonic()
+        some = []
+        while self.stage < 2:
+            steps = self.args.steps[self.stage]
+            while self.step < steps:
+                if self.stop or over(self.args.until):
+                    self.save()
+                    return 3
+                begun = time.monotonic()
+                some.append(self.one(steps))
+                self.seconds += time.monotonic() - begun
+                if self.step % 50 == 0 or self.step == steps:
+                    now = time.monotonic()
+                    line = {k: round(float(np.mean([s[k] for s in some])), 4) for k in some[0]}
+                    head = dict(
+                        stage=self.stage, step=self.step, hours=round(self.seconds / 3600, 3)
+                    )
+                    head["step_s"] = round((now - told) / len(some), 3)
+                    print(json.dumps(head | line), flush=True)
+                    told, some = now, []
+                if time.monotonic() - saved > SAVE_S:
+                    self.save()
+                    saved = time.monotonic()
+            if self.stage == 0:
+                self.step = 0
+            self.stage += 1
+        self.save()
+        return 0
+
+
+def over(until):
+    return bool(until) and datetime.datetime.now(datetime.timezone.utc) >= until
+
+
+def clock(text):
+    """The next HH:MM, in UTC."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    hour, minute = map(int, text.split(":"))
+    at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    return at if at > now else at + datetime.timedelta(days=1)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("bank", type=Path)
+    p.add_argument("folder", type=Path)
+    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 14000])
+    p.add_argument("--until", type=clock, metavar="HH:MM", help="stop then (UTC)")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--f32", action="store_true", help="multiply in float32, not in bfloat16")
+    args = p.parse_args()
+    torch.set_num_threads(args.threads)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    run = Run(args)
+    for s in signal.SIGTERM, signal.SIGINT:
+        signal.signal(s, lambda *_: setattr(run, "stop", True))
+    return run.go()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
