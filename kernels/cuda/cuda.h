@@ -88,6 +88,8 @@ struct mt_stage {
     size_t bytes;
 };
 
+enum { MT_CUDA_SHARED = 4 };
+
 struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
@@ -109,6 +111,9 @@ struct mt_cuda {
     size_t ring_bytes, ring_at;
     /* the last batch that went up since the ring was empty */
     struct mt_stage batch;
+    /* what else went up and will be asked for again, layer by layer; the oldest goes */
+    struct mt_stage shared[MT_CUDA_SHARED];
+    unsigned n_shared;
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
@@ -169,6 +174,11 @@ static inline unsigned mt_blocks(int64_t items, int each)
  */
 bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes);
 void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s);
+/*
+ * Sends the piece that was made last, unless the same bytes went up since the ring was empty: then s
+ * becomes those. For what every layer of a step says again.
+ */
+void mt_stage_share(struct mt_cuda *c, struct mt_stage *s);
 /* Both for bytes that lie somewhere: their address on the device, NULL after a failure. */
 void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes);
 /* The device's part to the host's, and wait. false after a failure. */

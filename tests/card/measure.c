@@ -252,8 +252,8 @@ static void attention(struct card *c, int heads, int kv_heads, enum mt_dtype typ
                       int64_t context)
 {
     const int hd = 128;
-    double bytes = (double)n * (double)context * 2 * kv_heads *
-                   (hd * (double)mt_dtype_size(type) + (type == MT_INT8 ? 4 : 0));
+    const struct mt_kv_shape one = {1, kv_heads, hd, BLOCK, type};
+    double bytes = (double)n * (double)context * (double)mt_kv_block_bytes(&one) / BLOCK;
     /* A cache holds 60 MB: take turns until it does not hold them. */
     int layers = bytes > 256e6 ? 1 : bytes * 64 > 256e6 ? (int)(256e6 / bytes) + 1 : 64;
     struct mt_kv_shape shape = {c->tiny ? 2 : layers, kv_heads, hd, BLOCK, type};
@@ -293,6 +293,7 @@ static void attentions(struct card *c)
     for (size_t i = 0; i < MT_COUNT(heads); i++)
         attention(c, heads[i][0], heads[i][1], MT_BF16, 32, 2048);
     attention(c, 32, 4, MT_INT8, 32, 2048);
+    attention(c, 32, 4, MT_FP8, 32, 2048);
     attention(c, 32, 4, MT_F16, 32, 2048);
     for (size_t k = 0; k < MT_COUNT(contexts); k++)
         for (size_t i = 0; i < MT_COUNT(sessions); i++)

@@ -12,6 +12,8 @@
 #ifndef CUDA_EMU_H
 #define CUDA_EMU_H
 
+#include "count.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -256,6 +258,7 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t)
 
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
+    emu_count.waits++;
     return cudaSuccess;
 }
 
