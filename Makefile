@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -60,7 +60,7 @@ FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
 PLUGIN   := $(if $(filter-out 0,$(CUDA)),$B/libmetronome-cuda.so)
 
-.PHONY: all gpu-bundle gpu-check deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall clean help
+.PHONY: all gpu-bundle gpu-check deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall deb clean help
 .SECONDARY:
 
 all: $(TOOLS) $(PLUGIN) ## build the tools into build/ (CUDA=1: the plugin for NVIDIA cards too)
@@ -217,8 +217,8 @@ check: all headers $(UNIT) $(EMU_TEST) $(EMU_PLUGIN) $(CARD) $(REPLAY) | $(FIRST
 headers: | $(FIRST) # each public header compiles alone
 	@for h in $(HEADERS); do $(CC) $(MT_CFLAGS) -fsyntax-only -x c -include $$h /dev/null || exit 1; done
 
-bench: $(BENCH) ## run the benchmarks and print their ratios
-	@set -e; for b in $(BENCH); do echo "== $$b"; $$b; done
+bench: $(BENCH) ## the benches, some six minutes: shares of what the machine gives, tokens a second, sessions on the beat
+	@set -e; for b in $(BENCH); do echo "== $$b" >&2; $$b; done
 
 fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang
 	$Q$(MAKE) --no-print-directory CC=clang B=build/fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g" WARN=-Wno-unknown-warning-option \
@@ -281,6 +281,9 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 uninstall: ## remove exactly what install put there
 	@for f in $(INSTALLED); do echo "  remove $(DESTDIR)$$f"; rm -f "$(DESTDIR)$$f"; done
 	@rmdir $(patsubst %,"$(DESTDIR)$(docdir)/%",$(sort $(dir $(CONTRIB))) contrib .) 2>/dev/null || true
+
+deb: all ## a Debian package of it, in build/deb (needs dpkg-dev; lintian looks at it)
+	@packaging/deb $B/deb
 
 clean: ## remove build/
 	rm -rf build

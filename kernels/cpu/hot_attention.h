@@ -46,11 +46,23 @@ static void copy_padded(float *dst, const float *src, int n, int padded)
     memset(dst + n, 0, (size_t)(padded - n) * sizeof(float));
 }
 
-/* q times each key of the unit into s[UNIT]. */
-FOLD void unit_scores(float *s, const float *q, const float *k, int64_t k_stride, int hdp,
-                      float scale)
+/*
+ * Queries that meet a unit together: each key and value is loaded once for so many. Scores and
+ * values are functions of their own, or what exp needs would hold the registers that they do.
+ */
+#if LANES > 4
+#define TOGETHER 4
+#else
+#define TOGETHER 1
+#endif
+#define UNIT_VECTORS (UNIT / LANES)
+
+/* q times each key of the unit. */
+static __attribute__((noinline)) void unit_scores(vf *s, const float *q, const float *k,
+                                                  int64_t k_stride, int hdp)
 {
-    for (int g = 0; g < UNIT; g += LANES) {
+#pragma GCC unroll 4
+    for (int g = 0; g < UNIT_VECTORS; g++) {
         vf a[LANES];
 
 #pragma GCC unroll 16
@@ -61,73 +73,188 @@ FOLD void unit_scores(float *s, const float *q, const float *k, int64_t k_stride
 
 #pragma GCC unroll 16
             for (int j = 0; j < LANES; j++)
-                a[j] = vfma(vload(k + (int64_t)(g + j) * k_stride + d), qv, a[j]);
+                a[j] = vfma(vload(k + (int64_t)(g * LANES + j) * k_stride + d), qv, a[j]);
         }
-        vstore(s + g, vsums(a) * scale);
+        s[g] = vsums(a);
     }
 }
+
+#if TOGETHER > 1
+/* The same of two queries, s and s + UNIT_VECTORS. */
+static __attribute__((noinline)) void unit_scores_2(vf *s, const float *q0, const float *q1,
+                                                    const float *k, int64_t k_stride, int hdp)
+{
+    enum { HALF = LANES / 2 };
+    vf part[2 * UNIT_VECTORS];
+
+#pragma GCC unroll 4
+    for (int g = 0; g < 2 * UNIT_VECTORS; g++) {
+        vf a[LANES];
+
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++)
+            a[j] = vsplat(0);
+        for (int d = 0; d < hdp; d += LANES) {
+            vf v0 = vload(q0 + d), v1 = vload(q1 + d);
+
+#pragma GCC unroll 16
+            for (int j = 0; j < HALF; j++) {
+                vf kv = vload(k + (int64_t)(g * HALF + j) * k_stride + d);
+
+                a[j] = vfma(kv, v0, a[j]);
+                a[HALF + j] = vfma(kv, v1, a[HALF + j]);
+            }
+        }
+        part[g] = vsums(a);
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < UNIT_VECTORS; g++) {
+        s[g] = HALF_LO(part[2 * g], part[2 * g + 1]);
+        s[UNIT_VECTORS + g] = HALF_HI(part[2 * g], part[2 * g + 1]);
+    }
+}
+#endif
 
 /*
- * out = out * shrink + sum of p[t] v[t], t ascending, over `nv` vectors from column d; nv constant.
+ * out = out * shrink + sum of p[t] v[t], t ascending, for nq queries, over nv vectors from column d
+ * on; nq and nv are constants.
  */
-FOLD void unit_values(const int nv, float *out, float shrink, const float *p, int lo, int hi,
-                      const float *v, int64_t v_stride, int d)
+FOLD void unit_values(const int nq, const int nv, float *out, int64_t out_stride,
+                      const float *shrink, const float *p, int lo, int hi, const float *v,
+                      int64_t v_stride, int d)
 {
-    vf a[8];
+    vf a[16], x[8];
 
-#pragma GCC unroll 8
-    for (int i = 0; i < nv; i++)
-        a[i] = vload(out + d + (int64_t)i * LANES) * shrink;
+#pragma GCC unroll 16
+    for (int i = 0; i < nq * nv; i++)
+        a[i] = vload(out + i / nv * out_stride + d + (int64_t)(i % nv) * LANES) * shrink[i / nv];
     for (int t = lo; t < hi; t++) {
-        vf w = vsplat(p[t]);
-
 #pragma GCC unroll 8
         for (int i = 0; i < nv; i++)
-            a[i] = vfma(w, vload(v + t * v_stride + d + (int64_t)i * LANES), a[i]);
-    }
+            x[i] = vload(v + t * v_stride + d + (int64_t)i * LANES);
+#pragma GCC unroll 4
+        for (int q = 0; q < nq; q++) {
+            vf w = vsplat(p[q * UNIT + t]);
+
 #pragma GCC unroll 8
-    for (int i = 0; i < nv; i++)
-        vstore(out + d + (int64_t)i * LANES, a[i]);
+            for (int i = 0; i < nv; i++)
+                a[q * nv + i] = vfma(w, x[i], a[q * nv + i]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < nq * nv; i++)
+        vstore(out + i / nv * out_stride + d + (int64_t)(i % nv) * LANES, a[i]);
 }
 
-/* One query meets tokens lo..hi-1 of a unit. */
-static void soft_unit(const struct soft *s, int i, const float *q, const float *k, int64_t k_stride,
-                      const float *v, int64_t v_stride, int lo, int hi)
+/* All columns; nq is a constant. */
+FOLD void unit_columns(const int nq, float *out, int hdp, const float *shrink, const float *p,
+                       int lo, int hi, const float *v, int64_t v_stride)
 {
-    static const int32_t count[UNIT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    float p[UNIT], top = -INFINITY, shrink = 1, *out = s->out + (int64_t)i * s->hdp;
-    vf sum = vsplat(0);
+    /* Vectors at a time: sums of nq queries, and the values, must fit the registers. */
+    const int most = (LANES == 16 ? 16 : 8) / nq < 8 ? (LANES == 16 ? 16 : 8) / nq : 8;
     int d = 0;
 
-    unit_scores(p, q, k, k_stride, s->hdp, s->scale);
-    for (int g = 0; g < UNIT; g += LANES) { /* what is masked may be anything: it becomes -inf */
-        vi at;
-        vf x;
-        float m;
+    for (; d + most * LANES <= hdp; d += most * LANES)
+        unit_values(nq, most, out, hdp, shrink, p, lo, hi, v, v_stride, d);
+    for (; d < hdp; d += LANES)
+        unit_values(nq, 1, out, hdp, shrink, p, lo, hi, v, v_stride, d);
+}
 
-        memcpy(&at, count + g, sizeof(at));
-        x = vselect((at >= lo) & (at < hi), vload(p + g), vsplat(-INFINITY));
-        vstore(p + g, x);
-        m = vtop(x);
-        top = m > top ? m : top;
+#define UNIT_COLUMNS(nq)                                                                           \
+    static __attribute__((noinline)) void unit_columns_##nq(                                       \
+        float *out, int hdp, const float *shrink, const float *p, int lo, int hi, const float *v,  \
+        int64_t v_stride)                                                                          \
+    {                                                                                              \
+        unit_columns(nq, out, hdp, shrink, p, lo, hi, v, v_stride);                                \
     }
-    if (top > s->max[i]) {
-        shrink = vexp(vsplat(s->max[i] - top))[0];
-        s->max[i] = top;
-    }
-    for (int g = 0; g < UNIT; g += LANES) {
-        vf x = vexp(vload(p + g) - s->max[i]);
+UNIT_COLUMNS(1)
+#if TOGETHER > 1
+UNIT_COLUMNS(2)
+UNIT_COLUMNS(4)
+#endif
 
-        vstore(p + g, x);
-        sum += x;
+/* Keys and values of a unit, from its first token on, as rows of floats. */
+struct unit {
+    const float *k, *v;
+    int64_t k_stride, v_stride;
+};
+
+/*
+ * nq queries from i on, a constant, meet tokens lo..hi-1 of a unit; q is the first of them. Their
+ * weights p and shares shrink are left to unit_columns.
+ */
+FOLD void soft_weights(const int nq, const struct soft *s, int i, const float *q,
+                       const struct unit *u, int lo, int hi, float *p, float *shrink)
+{
+    static const int32_t count[UNIT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vf x[TOGETHER * UNIT_VECTORS];
+
+#if TOGETHER > 1
+#pragma GCC unroll 2
+    for (int m = 0; m + 2 <= nq; m += 2)
+        unit_scores_2(x + m * UNIT_VECTORS, q + (int64_t)m * s->hdp, q + (m + 1) * (int64_t)s->hdp,
+                      u->k, u->k_stride, s->hdp);
+#endif
+    if (nq == 1)
+        unit_scores(x, q, u->k, u->k_stride, s->hdp);
+#pragma GCC unroll 4
+    for (int m = 0; m < nq; m++) {
+        vf most_of = vsplat(-INFINITY), sum = vsplat(0);
+        float top;
+
+#pragma GCC unroll 4
+        for (int g = 0; g < UNIT_VECTORS; g++) {
+            vf *at = &x[m * UNIT_VECTORS + g];
+
+            *at *= s->scale;
+            if (hi - lo < UNIT) { /* what is masked may be anything: it becomes -inf */
+                vi n;
+
+                memcpy(&n, count + (ptrdiff_t)g * LANES, sizeof(n));
+                *at = vselect((n >= lo) & (n < hi), *at, vsplat(-INFINITY));
+            }
+            most_of = vmax(most_of, *at);
+        }
+        top = vtop(most_of);
+        shrink[m] = 1;
+        if (top > s->max[i + m]) {
+            shrink[m] = vexp(vsplat(s->max[i + m] - top))[0];
+            s->max[i + m] = top;
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < UNIT_VECTORS; g++) {
+            vf e = vexp(x[m * UNIT_VECTORS + g] - s->max[i + m]);
+
+            vstore(p + (ptrdiff_t)m * UNIT + (ptrdiff_t)g * LANES, e);
+            sum += e;
+        }
+        s->sum[i + m] = s->sum[i + m] * shrink[m] + vsum(sum);
     }
-    s->sum[i] = s->sum[i] * shrink + vsum(sum);
-    for (; d + 8 * LANES <= s->hdp; d += 8 * LANES)
-        unit_values(8, out, shrink, p, lo, hi, v, v_stride, d);
-    for (; d + 4 * LANES <= s->hdp; d += 4 * LANES)
-        unit_values(4, out, shrink, p, lo, hi, v, v_stride, d);
-    for (; d < s->hdp; d += LANES)
-        unit_values(1, out, shrink, p, lo, hi, v, v_stride, d);
+}
+
+/* Queries i.. of those up to `end` that see the same tokens of a unit meet it; how many did. */
+static int soft_unit(const struct soft *s, int i, int end, const float *q, const struct unit *u,
+                     int lo, int hi)
+{
+    float p[TOGETHER * UNIT], shrink[TOGETHER], *out = s->out + (int64_t)i * s->hdp;
+
+#if TOGETHER > 1
+    if (end - i >= 4) {
+        soft_weights(4, s, i, q, u, lo, hi, p, shrink);
+        unit_columns_4(out, s->hdp, shrink, p, lo, hi, u->v, u->v_stride);
+        return 4;
+    }
+    if (end - i >= 2) {
+        soft_weights(2, s, i, q, u, lo, hi, p, shrink);
+        unit_columns_2(out, s->hdp, shrink, p, lo, hi, u->v, u->v_stride);
+        return 2;
+    }
+#else
+    (void)end;
+#endif
+    soft_weights(1, s, i, q, u, lo, hi, p, shrink);
+    unit_columns_1(out, s->hdp, shrink, p, lo, hi, u->v, u->v_stride);
+    return 1;
 }
 
 static void soft_out(const struct soft *s, int i, float *dst, int hd)
@@ -155,108 +282,129 @@ static int64_t att_parts(const struct att_job *a, const struct mt_run *r)
     return ((int64_t)r->n * a->group + QUERIES - 1) / QUERIES;
 }
 
-/* n tokens' keys or values of a head, from slot on, to f32 rows of hdp. */
+/*
+ * n tokens' keys or values of a head, from slot on, to f32 rows of hdp; what comes after them, at
+ * `next`, is fetched meanwhile: a block of one head is too short a stream for the processor to see.
+ */
 static void att_decode(const struct mt_kv *kv, int layer, int32_t block, int v, int head, int slot,
-                       int n, float *dst, int hdp)
+                       int n, float *dst, int hdp, const char *next)
 {
     int hd = kv->s.head_dim;
     enum mt_dtype t = kv->s.type;
+    const char *src = kv_at(kv, layer, block, v, head, slot);
+    int64_t bytes = hd * (int64_t)mt_dtype_size(t);
 
-    for (int i = 0; i < n; i++, dst += hdp) {
-        const char *src = kv_at(kv, layer, block, v, head, slot + i);
+    for (int i = 0; i < n; i++, dst += hdp, src += bytes, next += bytes) {
         float scale = 0;
         int d = 0;
 
+        for (int64_t k = 0; k < bytes; k += 64)
+            __builtin_prefetch(next + k);
         if (mt_dtype_scaled(t)) {
             memcpy(&scale, kv_scale_at(kv, layer, block, v, head, slot + i), sizeof(scale));
             for (; d + LANES <= hd; d += LANES)
-                vstore(dst + d, vfrom(t, src, d) * scale);
+                vstore(dst + d, (t == MT_INT8 ? vfrom_int8(src + d) : vfrom_e4m3(src + d)) * scale);
             if (d < hd)
                 num_decode_kv(dst + d, t, src + d, scale, hd - d);
         } else {
             decode(t, dst, src, 0, hd);
         }
-        memset(dst + hd, 0, (size_t)(hdp - hd) * sizeof(float));
+        for (d = hd; d < hdp; d++)
+            dst[d] = 0;
     }
 }
 
 /*
- * Tokens first..first+n-1 lie in one unit (block, slot on) and are numbered from `first`: sinks by
- * their index, ring tokens by index - sinks. lo and hi say which of these numbers query row r may
- * see.
+ * Of the sinks, or of the ring: which tokens each query of a task may see. Sinks are numbered by
+ * their index, ring tokens by index - sinks.
  */
-struct att_unit {
+struct att_seen {
     const struct mt_run *run;
-    int64_t f0; /* first query of the task: row * group + head */
-    int64_t first;
-    int n;
     bool sink;
+    int64_t from[QUERIES], to[QUERIES];
 };
 
-static void att_bounds(const struct att_job *a, const struct att_unit *u, int i, int *lo, int *hi)
+/* f0: the task's first query, row * group + head. */
+static void att_see(const struct att_job *a, struct att_seen *see, int64_t f0, int n)
 {
-    const struct mt_kv_view *w = &u->run->view;
-    int64_t index = u->run->index + (u->f0 + i) / a->group, end = view_end(u->run, index), from, to;
+    const struct mt_kv_view *w = &see->run->view;
 
-    if (u->sink) {
-        from = 0;
-        to = end < w->sinks ? end : w->sinks;
-    } else {
-        from = view_first(u->run, index);
-        to = end - w->sinks;
+    for (int i = 0; i < n; i++) {
+        int64_t index = see->run->index + (f0 + i) / a->group, end = view_end(see->run, index);
+
+        see->from[i] = see->sink ? 0 : view_first(see->run, index);
+        see->to[i] = !see->sink ? end - w->sinks : end < w->sinks ? end : w->sinks;
     }
-    from -= u->first;
-    to -= u->first;
-    *lo = from < 0 ? 0 : from > u->n ? u->n : (int)from;
-    *hi = to < 0 ? 0 : to > u->n ? u->n : (int)to;
 }
 
-static void att_unit(const struct att_job *a, struct soft *s, const struct att_unit *u,
-                     int32_t block, int slot, int head)
+/* Tokens first..first+n-1 lie in one unit: in block, from slot on. */
+struct att_unit {
+    int64_t first;
+    int n, slot;
+    int32_t block;
+};
+
+static void att_unit(const struct att_job *a, struct soft *s, const struct att_seen *see, int head,
+                     const struct att_unit *u, const struct att_unit *next)
 {
-    const struct mt_kv *kv = view_kv(u->run, a->kv);
-    int least = UNIT, most = 0, lo, hi;
+    const struct mt_kv *kv = view_kv(see->run, a->kv);
+    const float *q = see->sink && view_has_q_sink(&see->run->view) ? s->q_sink : s->q;
+    const struct unit unit = {s->k, s->v, s->hdp, s->hdp};
+    int least = UNIT, most = 0, lo[QUERIES], hi[QUERIES];
 
     for (int i = 0; i < s->n; i++) {
-        att_bounds(a, u, i, &lo, &hi);
-        if (lo < hi) {
-            least = lo < least ? lo : least;
-            most = hi > most ? hi : most;
+        int64_t from = see->from[i] - u->first, to = see->to[i] - u->first;
+
+        lo[i] = from < 0 ? 0 : from > u->n ? u->n : (int)from;
+        hi[i] = to < 0 ? 0 : to > u->n ? u->n : (int)to;
+        if (lo[i] < hi[i]) {
+            least = lo[i] < least ? lo[i] : least;
+            most = hi[i] > most ? hi[i] : most;
         }
     }
     if (least >= most)
         return;
-    att_decode(kv, a->layer, block, 0, head, slot + least, most - least,
-               s->k + (int64_t)least * s->hdp, s->hdp);
-    att_decode(kv, a->layer, block, 1, head, slot + least, most - least,
-               s->v + (int64_t)least * s->hdp, s->hdp);
-    for (int i = 0; i < s->n; i++) {
-        const float *q =
-            (u->sink && view_has_q_sink(&u->run->view) ? s->q_sink : s->q) + (int64_t)i * s->hdp;
-
-        att_bounds(a, u, i, &lo, &hi);
-        if (lo < hi)
-            soft_unit(s, i, q, s->k, s->hdp, s->v, s->hdp, lo, hi);
+    for (int v = 0; v < 2; v++)
+        att_decode(kv, a->layer, u->block, v, head, u->slot + least, most - least,
+                   (v ? s->v : s->k) + (int64_t)least * s->hdp, s->hdp,
+                   kv_at(kv, a->layer, next->block, v, head, next->slot));
+    for (int i = 0, end; i < s->n;) {
+        for (end = i + 1; end < s->n && lo[end] == lo[i] && hi[end] == hi[i];)
+            end++;
+        if (lo[i] < hi[i])
+            while (i < end)
+                i += soft_unit(s, i, end, q + (int64_t)i * s->hdp, &unit, lo[i], hi[i]);
+        i = end;
     }
 }
 
-/* Units of the tokens numbered from..to-1, of the sinks or of the ring. */
-static void att_range(const struct att_job *a, struct soft *s, const struct mt_run *run, int64_t f0,
-                      int head, bool sink, int64_t from, int64_t to)
+/* The unit that holds token `first` or begins behind it. */
+static struct att_unit att_unit_at(const struct att_job *a, const struct att_seen *see,
+                                   int64_t first)
 {
-    int p = a->kv->s.block_tokens;
+    const struct mt_kv_view *w = &see->run->view;
+    int p = a->kv->s.block_tokens, slot = (int)(first % p) / UNIT * UNIT, unused;
+    struct att_unit u = {first - first % p + slot, p - slot < UNIT ? p - slot : UNIT, slot, 0};
 
-    for (int64_t b = from / p; b * p < to; b++) {
-        for (int slot = 0; slot < p; slot += UNIT) {
-            struct att_unit u = {run, f0, b * p + slot, p - slot < UNIT ? p - slot : UNIT, sink};
-            int unused;
+    u.block = view_block(w, p, see->sink ? u.first : w->sinks + u.first, &unused);
+    return u;
+}
 
-            if (u.first + u.n <= from || u.first >= to)
-                continue;
-            att_unit(a, s, &u,
-                     view_block(&run->view, p, sink ? u.first : run->view.sinks + u.first, &unused),
-                     slot, head);
-        }
+/* Units of the tokens from..to-1. */
+static void att_range(const struct att_job *a, struct soft *s, const struct att_seen *see, int head,
+                      int64_t from, int64_t to)
+{
+    struct att_unit u, next;
+
+    if (from >= to)
+        return;
+    for (u = att_unit_at(a, see, from);; u = next) {
+        bool last = u.first + u.n >= to;
+
+        next = last ? u : att_unit_at(a, see, u.first + u.n);
+        att_unit(a, s, see, head, &u, &next);
+        if (last)
+            return;
     }
 }
 
@@ -278,8 +426,15 @@ static void att_task(const struct att_job *a, const struct mt_run *run, int64_t 
             copy_padded(s.q_sink + (int64_t)i * s.hdp,
                         a->q_sink.data + row * a->q_sink.stride + col, hd, s.hdp);
     }
-    att_range(a, &s, run, f0, head, true, 0, end < sinks ? end : sinks);
-    att_range(a, &s, run, f0, head, false, view_first(run, first), end - sinks);
+    for (int ring = 0; ring < 2; ring++) {
+        struct att_seen see = {.run = run, .sink = !ring};
+
+        att_see(a, &see, f0, s.n);
+        att_range(a, &s, &see, head, ring ? view_first(run, first) : 0,
+                  ring          ? end - sinks
+                  : end < sinks ? end
+                                : sinks);
+    }
     for (int i = 0; i < s.n; i++) {
         int64_t row = run->row + (f0 + i) / a->group,
                 col = ((int64_t)head * a->group + (f0 + i) % a->group) * hd;
@@ -358,21 +513,19 @@ static void span_task(const struct span_job *j, const struct mt_span *span, int6
                     j->hd, s.hdp);
     for (int t0 = 0; t0 < span->n; t0 += UNIT) {
         int nt = span->n - t0 < UNIT ? span->n - t0 : UNIT;
-        const float *k = j->k.data + (span->row + (int64_t)t0) * j->k.stride + col;
-        const float *v = j->v.data + (span->row + (int64_t)t0) * j->v.stride + col;
-        int64_t k_stride = j->k.stride, v_stride = j->v.stride;
+        struct unit u = {j->k.data + (span->row + (int64_t)t0) * j->k.stride + col,
+                         j->v.data + (span->row + (int64_t)t0) * j->v.stride + col, j->k.stride,
+                         j->v.stride};
 
         if (nt < UNIT || s.hdp != j->hd) { /* whole vectors of whole units only */
             for (int t = 0; t < nt; t++) {
-                copy_padded(s.k + (int64_t)t * s.hdp, k + t * k_stride, j->hd, s.hdp);
-                copy_padded(s.v + (int64_t)t * s.hdp, v + t * v_stride, j->hd, s.hdp);
+                copy_padded(s.k + (int64_t)t * s.hdp, u.k + t * u.k_stride, j->hd, s.hdp);
+                copy_padded(s.v + (int64_t)t * s.hdp, u.v + t * u.v_stride, j->hd, s.hdp);
             }
-            k = s.k;
-            v = s.v;
-            k_stride = v_stride = s.hdp;
+            u = (struct unit){s.k, s.v, s.hdp, s.hdp};
         }
-        for (int i = 0; i < s.n; i++)
-            soft_unit(&s, i, s.q + (int64_t)i * s.hdp, k, k_stride, v, v_stride, 0, nt);
+        for (int i = 0; i < s.n;)
+            i += soft_unit(&s, i, s.n, s.q + (int64_t)i * s.hdp, &u, 0, nt);
     }
     for (int i = 0; i < s.n; i++)
         soft_out(&s, i, j->out.data + (span->row + i0 + i) * j->out.stride + col, j->hd);

@@ -76,9 +76,16 @@ FOLD vf vselect(vi mask, vf a, vf b)
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
+/* a > b ? a : b, the instruction's own meaning. */
 FOLD vf vmax(vf a, vf b)
 {
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     return vselect(a > b, a, b);
+#endif
 }
 
 /* ---- storage types ---- */
@@ -267,7 +274,6 @@ FOLD vf vexp(vf x)
 {
     const vf magic = vsplat(0x1.8p23f); /* adding it rounds to an integer, to nearest */
     vf n, r, p;
-    vu bits;
 
     n = vfma(x, vsplat(1.44269504f), magic) - magic;
     r = vfma(n, vsplat(-0.693359375f), x);
@@ -278,11 +284,16 @@ FOLD vf vexp(vf x)
     p = vfma(p, r, vsplat(1.6666665459e-1f));
     p = vfma(p, r, vsplat(5.0000001201e-1f));
     p = vfma(p, r * r, r) + 1.0f;
-    bits = (vu)(n + magic) << 23; /* n stands in magic's low bits */
-    p = (vf)((vu)p + bits);
+#if LANES == 16
+    p = (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return (vf)_mm512_maskz_mov_ps(
+        _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ), (__m512)p);
+#else
+    p = (vf)((vu)p + ((vu)(n + magic) << 23)); /* n stands in magic's low bits */
     p = vselect(x < -87.33f, vsplat(0), p);
     p = vselect(x > 88.72283f, vsplat(INFINITY), p);
     return vselect(x == x, p, x);
+#endif
 }
 
 FOLD vf vsilu(vf x)

@@ -65,7 +65,7 @@ json_t *mt_json_real(double v)
     if (!isfinite(v))
         return NULL;
     /* Above 1e9 the sixth decimal is beyond what 15 digits show, and v * 1e6 may overflow. */
-    return json_real(fabs(v) < 1e9 ? round(v * 1e6) / 1e6 : v);
+    return json_real(fabs(v) < 1e9 ? round(v * 1e6) / 1e6 + 0.0 : v); /* + 0: never -0 */
 }
 
 void mt_json_set_real(json_t *obj, const char *key, double v)

@@ -693,7 +693,7 @@ long_run() {
 
 @test "mt-predict: --quality, what a window costs beside what it holds" {
   cat >q <<'END'
-{"type":"quality_run","metronome":1,"meaningful":true}
+{"type":"quality_run","metronome":1,"model":"qwen2","text":"book.txt","meaningful":true}
 {"type":"quality","kv":"unbounded","kv_type":"f32","moved":0,"nll":3}
 {"type":"quality","kv":"window=256,sinks=4","window":256,"sinks":4,"rope":"cache","kv_type":"bf16","moved":0,"diff":0.1,"after":{"diff":0.2,"low":0.1,"high":0.3}}
 {"type":"quality","kv":"window=256,sinks=4","window":256,"sinks":4,"rope":"cache","kv_type":"bf16","moved":1000,"diff":0.1}
@@ -708,7 +708,14 @@ END
   mt-predict -m qwen2.5-omni-7b --pool 40GiB --kv window=256,sinks=4 >one
   jq -se '.[0].n_mem == .[1].n_mem and .[0].session_bytes == .[1].session_bytes' <(head -n 1 out) one
   mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality - <q | jq -se 'map(has("n_star")) == [false, false]'
-  mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality q --format table | grep -q "0.2 nats a token"
+  jq -se 'all(.quality_model == "qwen2" and .quality_text == "book.txt")' out
+  # A line a setting, with both ceilings beside the price.
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --cost a=20ms,b=1ms --token-cost 1us --quality q --format table >table
+  [ "$(wc -l <table)" = 4 ]
+  grep -q '^qwen2.5-omni-7b; costs .* on qwen2, book.txt$' table
+  grep -qE "^window=256,sinks=4 +cache +bf16 +0.2000 \[0.1000, 0.3000\] .* $(jq -r .n_mem out | head -n 1) +1253 +1253  latency$" table
+  grep -qE '^window=1024,sinks=0 +- +int8 +0.0100 \[\?\] ' table
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality q --format table | grep -qE '^window=256,.* -  +[0-9]+  memory$'
 }
 
 @test "mt-predict: --quality with what is none" {

@@ -368,6 +368,28 @@ has() {
   stat_is sessions 0
 }
 
+# Hundredths of a second of CPU time that the server took.
+ticks() {
+  sed 's/.*) //' "/proc/$server/stat" | awk '{ print $12 + $13 }'
+}
+spoken() {
+  printf '{"metronome":1,"type":"open"}\n'
+  piece "$1"
+}
+
+# A thread that waits by spinning would take two hundred of them; a call between two frames is the rule, not the exception.
+@test "mt-serve -s: no core burns between frames" {
+  up "${QUICK[@]}" --threads 4
+  stay one spoken 12800 # two frames, and more to come
+  within 10 stat_is 'frames.ok + .frames.late' 1
+  local before
+  sleep 0.5
+  before=$(ticks)
+  sleep 2
+  stat_is sessions 1
+  [ $(($(ticks) - before)) -lt 30 ]
+}
+
 @test "mt-serve -s: who doesn't read holds up nobody" {
   up "${QUICK[@]}"
   open_ended call 24000 | socat -u - UNIX-CONNECT:mt.sock 3>&- &

@@ -288,6 +288,9 @@ static void test_json_line(void **state)
         text, "{\"type\":\"frame\",\"t\":0.3,\"big\":1e300,\"text\":\"caf\xc3\xa9\\n\"}\n");
     free(text);
     assert_null(mt_json_real(INFINITY));
+    o = mt_json_real(-1e-9);
+    assert_true(json_real_value(o) == 0 && !signbit(json_real_value(o)));
+    json_decref(o);
 }
 
 static void test_json_line_says_what_was_lost(void **state)

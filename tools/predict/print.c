@@ -119,16 +119,6 @@ static const struct row mixed_rows[] = {
     {"longest piece", "{piece_s} s", NULL},
 };
 
-static const struct row trade_rows[] = {
-    {"setting", "{kv}[, rope {rope}], {kv_type}", NULL},
-    {"costs", "{diff} nats a token[, 95 % between {low} and {high}]", NULL},
-    {"a session takes", "{session_blocks} blocks, {session_bytes}", NULL},
-    {"memory holds", "{n_mem} sessions", NULL},
-    {"the beat holds", "{n_star} sessions in step[, {n_star_unaligned} at any time]", NULL},
-    {"sustainable", "{n_sustainable} sessions", NULL},
-    {"bound by", "{binding}", NULL},
-};
-
 static const struct {
     const char *type;
     const struct row *rows;
@@ -136,7 +126,7 @@ static const struct {
 } tables[] = {
     {"predict", predict_rows, MT_COUNT(predict_rows)}, {"fit", fit_rows, MT_COUNT(fit_rows)},
     {"score", score_rows, MT_COUNT(score_rows)},       {"cost", cost_rows, MT_COUNT(cost_rows)},
-    {"mixed", mixed_rows, MT_COUNT(mixed_rows)},       {"trade", trade_rows, MT_COUNT(trade_rows)},
+    {"mixed", mixed_rows, MT_COUNT(mixed_rows)},
 };
 
 json_t *predict_begin(const char *type)

@@ -13,6 +13,7 @@
 
 struct trade {
     const struct opts *o;
+    char model[64], text[256]; /* what the costs were measured on; "": not told */
     int64_t settings;
     int status; /* of what could not be planned or printed */
 };
@@ -41,6 +42,41 @@ static void set_cost(json_t *out, const json_t *row)
         if (json_is_number(v))
             predict_set(out, keys[i], json_number_value(v));
     }
+}
+
+/* A member as people read it: a count, or "-". */
+static const char *count(char out[24], const json_t *row, const char *key)
+{
+    const json_t *v = json_object_get(row, key);
+
+    snprintf(out, 24, json_is_integer(v) ? "%" JSON_INTEGER_FORMAT : "-", json_integer_value(v));
+    return out;
+}
+
+/* A line of the table, the first with its heading. */
+static void print_row(const struct trade *t, const json_t *row)
+{
+    const json_t *diff = json_object_get(row, "diff"), *low = json_object_get(row, "low");
+    const char *rope = json_string_value(json_object_get(row, "rope"));
+    char cost[64] = "-", mem[24], star[24], most[24];
+
+    if (json_is_number(low))
+        snprintf(cost, sizeof(cost), "%.4f [%.4f, %.4f]", json_number_value(diff),
+                 json_number_value(low), json_number_value(json_object_get(row, "high")));
+    else if (json_is_number(diff))
+        snprintf(cost, sizeof(cost), "%.4f [?]", json_number_value(diff));
+    if (t->settings == 0)
+        printf("%s; costs once a token is lost, beside the unbounded cache, as measured on %s%s%s\n"
+               "%-22s %-8s %-4s %26s %9s %9s %9s %9s  %s\n",
+               json_string_value(json_object_get(row, "model")), *t->model ? t->model : "a model",
+               *t->text ? ", " : "", t->text, "kv", "rope", "type", "nats a token, 95 %",
+               "MiB each", "N_mem", "N*", "sessions", "bound by");
+    printf("%-22s %-8s %-4s %26s %9.2f %9s %9s %9s  %s\n",
+           json_string_value(json_object_get(row, "kv")), rope ? rope : "-",
+           json_string_value(json_object_get(row, "kv_type")), cost,
+           json_number_value(json_object_get(row, "session_bytes")) / 0x1p20,
+           count(mem, row, "n_mem"), count(star, row, "n_star"), count(most, row, "n_sustainable"),
+           json_string_value(json_object_get(row, "binding")));
 }
 
 static int one(struct trade *t, const json_t *row)
@@ -76,23 +112,43 @@ static int one(struct trade *t, const json_t *row)
     json_object_set_new(out, "kv_type", json_string(mt_dtype_name(o.kv_type)));
     set_cost(out, row);
     predict_ceilings(out, &o, &p);
+    if (*t->model)
+        json_object_set_new(out, "quality_model", json_string(t->model));
+    if (*t->text)
+        json_object_set_new(out, "quality_text", json_string(t->text));
+    if (o.table) {
+        print_row(t, out);
+        json_decref(out);
+    } else {
+        t->status = predict_print(&o, out);
+    }
     t->settings++;
-    t->status = predict_print(&o, out);
     return t->status == MT_EXIT_OK ? 0 : -ECANCELED;
+}
+
+/* What the settings behind this line were measured on. */
+static void take_run(struct trade *t, const json_t *row)
+{
+    const char *model = json_string_value(json_object_get(row, "model"));
+    const char *text = json_string_value(json_object_get(row, "text"));
+
+    snprintf(t->model, sizeof(t->model), "%s", model ? model : "");
+    snprintf(t->text, sizeof(t->text), "%s", text ? text : "");
+    if (json_is_false(json_object_get(row, "meaningful")))
+        mt_msg(MT_WARN, "the costs mean nothing: %s",
+               json_string_value(json_object_get(row, "remark")));
 }
 
 static int take(void *ctx, const char *line, size_t n)
 {
     json_t *row = json_loadb(line, n, 0, NULL);
     const char *type = json_string_value(json_object_get(row, "type"));
-    const json_t *meaningful = json_object_get(row, "meaningful");
     int rc = json_is_object(row) ? 0 : -EBADMSG;
 
     if (rc == 0 && type && !strcmp(type, "quality"))
         rc = one(ctx, row);
-    else if (rc == 0 && type && !strcmp(type, "quality_run") && json_is_false(meaningful))
-        mt_msg(MT_WARN, "the costs mean nothing: %s",
-               json_string_value(json_object_get(row, "remark")));
+    else if (rc == 0 && type && !strcmp(type, "quality_run"))
+        take_run(ctx, row);
     json_decref(row);
     return rc;
 }

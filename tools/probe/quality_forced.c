@@ -292,6 +292,13 @@ static int floor_of(const struct forced *f, int setting)
     return home == setting ? -1 : home + f->arms.group;
 }
 
+/* These may be billionths, where six decimals say nothing. */
+static void set_fine(json_t *o, const char *key, double v)
+{
+    if (isfinite(v))
+        json_object_set_new(o, key, json_real(v));
+}
+
 static void moved_json(const struct forced *f, json_t *o, int setting)
 {
     int floor = floor_of(f, setting);
@@ -299,14 +306,14 @@ static void moved_json(const struct forced *f, json_t *o, int setting)
     if (floor < 0)
         return;
     struct shift s = shift_of(f, setting), least = shift_of(f, floor);
-    mt_json_set_real(o, "moved_diff", s.diff.mean);
-    mt_json_set_real(o, "moved_low", s.diff.low);
-    mt_json_set_real(o, "moved_high", s.diff.high);
-    mt_json_set_real(o, "moved_rms", s.rms);
-    mt_json_set_real(o, "moved_worst", s.worst);
-    mt_json_set_real(o, "floor_diff", least.diff.mean);
-    mt_json_set_real(o, "floor_rms", least.rms);
-    mt_json_set_real(o, "floor_worst", least.worst);
+    set_fine(o, "moved_diff", s.diff.mean);
+    set_fine(o, "moved_low", s.diff.low);
+    set_fine(o, "moved_high", s.diff.high);
+    set_fine(o, "moved_rms", s.rms);
+    set_fine(o, "moved_worst", s.worst);
+    set_fine(o, "floor_diff", least.diff.mean);
+    set_fine(o, "floor_rms", least.rms);
+    set_fine(o, "floor_worst", least.worst);
 }
 
 static void set_part(json_t *o, const char *name, json_t *part)
