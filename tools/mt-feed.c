@@ -45,13 +45,15 @@ enum {
     OPT_TOKENS,
     OPT_TOLERATE,
     OPT_RETRY,
+    OPT_LOAD,
     OPT_WAIT,
 };
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "Where to:", 1},
     {"socket", 's', "SOCKET", 0,
-     "Call the server on this Unix socket, or at tcp:HOST:PORT (default: write the wire to stdout)", 0},
+     "Call the server on this Unix socket, or at tcp:HOST:PORT (default: write the wire to stdout)",
+     0},
     {"sessions", 'n', "N", 0, "Sessions (default 1); session i begins with file i, counted round",
      0},
     {0, 0, 0, 0, "When:", 2},
@@ -66,6 +68,10 @@ static const struct argp_option options[] = {
     {"duration", OPT_DURATION, "HOW", 0,
      "fixed:D, exp:D (mean): how long a session sends, files repeat; file: its files once "
      "(default)",
+     0},
+    {"load", OPT_LOAD, "NAME", 0,
+     "Go on with a call that the server has saved, with the sound that it has not heard yet; its "
+     "seed and sampling are its own",
      0},
     {"retry", OPT_RETRY, 0, 0,
      "Offer a session that was refused again when the server asks it to, until it is admitted "
@@ -145,16 +151,22 @@ static void settle(struct argp_state *st, struct args *a)
     if (!o->socket) {
         if (o->sessions > 1)
             argp_error(st, "--sessions: more than one session needs a server (-s SOCKET)");
-        if (a->arrivals_given || a->phase_given || o->retry || o->play_dir || a->tolerate ||
-            a->wait_given)
+        if (a->arrivals_given || a->phase_given || o->retry || o->load || o->play_dir ||
+            a->tolerate || a->wait_given)
             argp_error(st, "%s needs a server (-s SOCKET)",
                        a->arrivals_given ? "--arrivals"
                        : a->phase_given  ? "--phase"
                        : o->retry        ? "--retry"
+                       : o->load         ? "--load"
                        : o->play_dir     ? "--play"
                        : a->tolerate     ? "--tolerate"
                                          : "--wait");
     }
+    if (o->load && o->sessions > 1)
+        argp_error(st, "--load: one call, not --sessions %" PRId64, o->sessions);
+    for (int i = 0; i < a->n_files && o->load; i++)
+        if (!strcmp(a->files[i], "-"))
+            argp_error(st, "--load: standard input has nothing that could be passed over");
     if (!o->pace && a->speed_given)
         argp_error(st, "--speed: without a pace there is no time to speed up");
     if (!o->pace && a->phase_given)
@@ -270,6 +282,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_TOLERATE:
         a->tolerate = true;
+        break;
+    case OPT_LOAD:
+        o->load = arg;
         break;
     case OPT_RETRY:
         o->retry = true;

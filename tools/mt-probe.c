@@ -17,6 +17,7 @@ static const struct command {
     {"watch", "every record of a server, and once a period its status", probe_watch},
     {"stats", "one snapshot of a server", probe_stats},
     {"cap", "set how many sessions a server admits", probe_cap},
+    {"save", "have a server save a call, which goes on", probe_save},
     {"check", "time one frame: one word and an exit status", probe_check},
     {"drain", "have a server take no more calls", probe_drain},
     {"play", "records in, what a listener hears out", probe_play},

@@ -41,6 +41,7 @@ enum {
     OPT_CLOSE_STALLED,
     OPT_FAULT,
     OPT_METRICS,
+    OPT_SAVE_DIR,
     OPT_TCP,
     OPT_LISTEN_PUBLIC,
     OPT_DRY_RUN,
@@ -70,6 +71,8 @@ static const struct argp_option options[] = {
      "Serve metrics for Prometheus and the server's health over HTTP at HOST:PORT, PORT (of this "
      "machine only) or a Unix socket",
      1},
+    {"save-dir", OPT_SAVE_DIR, "DIR", 0,
+     "Calls may be saved to this folder and loaded from it (default: they may not)", 1},
     {"dry-run", OPT_DRY_RUN, 0, 0, "Print the ready line with the memory plan and exit", 1},
     {0, 0, 0, 0, "Memory:", 2},
     {"kv", OPT_KV, "POLICY", 0,
@@ -121,7 +124,7 @@ static const struct argp_option options[] = {
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"fault", OPT_FAULT, "LIST", 0,
      "Break something on purpose, to see what it looks like: stop-compute[=D], slow=X, "
-     "drop-client[=N]",
+     "drop-client[=N], full-disk",
      0},
     {"quiet", 'q', 0, 0, "Only errors on standard error", 0},
     {"verbose", 'v', 0, 0, "Say what happens to connections (twice: to each)", 0},
@@ -136,7 +139,7 @@ static const char doc[] =
 
 struct args {
     struct mt_engine_opts engine;
-    const char *model, *mmproj, *metrics, *backend;
+    const char *model, *mmproj, *metrics, *backend, *save_dir;
     const char *sockets[MT_DOORS];
     int n_sockets;
     int fds[MT_DOORS]; /* that the service manager made */
@@ -200,6 +203,10 @@ static void check(struct argp_state *st, const struct args *a)
         argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
     if ((a->metrics || a->metrics_fd >= 0) && !server)
         argp_error(st, "--metrics: they are a server's: give a socket (-s SOCKET)");
+    if (a->save_dir && !server)
+        argp_error(st, "--save-dir: a server's calls are saved: give a socket (-s SOCKET)");
+    if (a->fault.full_disk && !a->save_dir)
+        argp_error(st, "--fault: full-disk: no call is saved: give a folder (--save-dir DIR)");
     if (!server && !a->dry_run && isatty(STDIN_FILENO))
         argp_error(st,
                    "standard input is a terminal: pipe a call in (mt-feed FILE | %s), or serve a "
@@ -318,6 +325,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_METRICS:
         a->metrics = arg;
+        break;
+    case OPT_SAVE_DIR:
+        a->save_dir = arg;
         break;
     case OPT_FAULT:
         parse_fault(st, arg, a);
@@ -541,7 +551,8 @@ static int serve(struct serve *s)
                                 .note = note,
                                 .ctx = s,
                                 .fault = s->a->fault,
-                                .meter = s->meter};
+                                .meter = s->meter,
+                                .save_dir = s->a->save_dir};
     struct mt_err e = {0};
     int rc;
 

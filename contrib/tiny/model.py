@@ -86,11 +86,11 @@ class Norm(nn.Module):
 
 
 def rotated(x, pos):
-    """x [..., n, HEAD], pos [n]; in float32."""
+    """x [..., n, HEAD], pos [n]; computed in float32."""
     angle = pos[:, None].float() * THETA ** (-torch.arange(HEAD // 2) / (HEAD // 2))
     c, s = angle.cos(), angle.sin()
     a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * c - b * s, b * c + a * s], dim=-1)
+    return torch.cat([a * c - b * s, b * c + a * s], dim=-1).to(x.dtype)
 
 
 def attend(q, k, v, first=0, window=None, sinks=0):
@@ -108,7 +108,7 @@ def attend(q, k, v, first=0, window=None, sinks=0):
         score = torch.cat([near, score[:, :, s:]], dim=2)
     assert seen.shape == (m, n)
     weight = (score / math.sqrt(HEAD)).masked_fill(~seen, -math.inf).softmax(-1)
-    return weight @ v.float()
+    return weight @ v
 
 
 BLOCK = 64
@@ -121,7 +121,7 @@ def attend_call(q, k, v, window=None, sinks=0):
     if window is None or window >= n:
         pos = torch.arange(n)
         a = F.scaled_dot_product_attention(
-            rotated(q, pos)[None], rotated(k, pos)[None], v.float()[None], is_causal=True
+            rotated(q, pos)[None], rotated(k, pos)[None], v[None], is_causal=True
         )
         return a[0]
     blocks, back = -(-n // BLOCK), window - 1
@@ -132,16 +132,16 @@ def attend_call(q, k, v, window=None, sinks=0):
     far, near = (rotated(qp, p).view(HEADS, blocks, BLOCK, HEAD) for p in (i, i - shift))
     k = rotated(k, torch.arange(n))
     parts = [
-        F.pad(t.float(), (0, 0, back, more)).unfold(1, back + BLOCK, BLOCK) for t in (k, v)
+        F.pad(t, (0, 0, back, more)).unfold(1, back + BLOCK, BLOCK) for t in (k, v)
     ]  # [HEADS, blocks, HEAD, back + BLOCK]
     i = i.view(blocks, BLOCK, 1)
     j = torch.arange(blocks).view(-1, 1, 1) * BLOCK - back + torch.arange(back + BLOCK)
     seen = (j <= i) & (i - j < window) & (j >= sinks)
     pinned = (torch.arange(sinks) <= i).expand(blocks, BLOCK, sinks)
     seen = torch.cat([pinned, seen], dim=2)
-    ks, vs = k[:, None, :sinks].float(), v[:, None, :sinks].float()
+    ks, vs = k[:, None, :sinks], v[:, None, :sinks]
     score = torch.cat([near @ ks.mT, far @ parts[0]], dim=3) / math.sqrt(HEAD)
-    weight = score.masked_fill(~seen, -1e30).softmax(-1)
+    weight = score.masked_fill(~seen, -1e30).softmax(-1).to(v.dtype)
     out = weight[..., :sinks] @ vs + weight[..., sinks:] @ parts[1].mT
     return out.reshape(HEADS, blocks * BLOCK, HEAD)[:, :n]
 

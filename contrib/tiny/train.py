@@ -2,7 +2,7 @@
 """Trains the tiny model: train.py [--steps EAR,JOINT] [--until HH:MM] BANK FOLDER
 
 First the ear alone: phones by column where espeak-ng tells them, and CTC over the phones of
-everything. Then both parts: the answers of calls of 3 to 30 frames, half of them under windows and
+everything. Then both parts: the answers of calls of 3 to 30 frames, most of them under windows and
 sinks of random sizes, with the phones as an auxiliary loss. A batch depends on its step's number
 only, and the state is kept in FOLDER/state.pt every three minutes and at the end: started again, it
 goes on where it was. Exit status 3: stopped by SIGTERM or --until before it was done.
@@ -68,13 +68,14 @@ def call_lengths(r):
     return out
 
 
-def window_of(r, chat, system):
-    """None (unbounded) or a window, and its sinks: few, the prompt's, or the first frame's too."""
-    if r.random() < 0.4:
+def window_of(r, chat, system, frames):
+    """None (unbounded, less often in long calls, whose attention takes half the time then) or a
+    window, and its sinks: few, the prompt's, or the first frame's too."""
+    if r.random() < (0.45 if frames <= 10 else 0.25):
         return None, 0
     prompt = len(chat.prompt(system))
     sinks = [4, prompt, prompt + len(chat.frame) + 8][r.choice(3, p=[0.4, 0.3, 0.3])]
-    return int(96 * 8 ** r.uniform(0, 1)), sinks
+    return int(96 * 4 ** r.uniform(0, 1)), sinks
 
 
 def phone_loss(net, units, heard, frames):
@@ -103,7 +104,7 @@ def losses(net, units, chat, bank, stage, step):
     ids, draw, shape = [], [], []
     for told in calls:
         system = SYSTEMS[r.integers(len(SYSTEMS))]
-        window, sinks = window_of(r, chat, system)
+        window, sinks = window_of(r, chat, system, len(told))
         i, d, _ = chat.build(*zip(*[t[:2] for t in told]), system, window, sinks)
         ids += i
         draw += d

@@ -206,6 +206,14 @@ void mt_engine_close(struct mt_engine *eng, int64_t session, const char *reason)
  */
 int mt_engine_save(struct mt_engine *eng, int64_t session, struct mt_state_io *io);
 
+struct mt_session_facts {
+    int64_t next_frame; /* number of the record that comes next */
+    int64_t window;     /* 0: none */
+    bool live;
+};
+/* -ENOENT. */
+int mt_engine_session(const struct mt_engine *eng, int64_t session, struct mt_session_facts *out);
+
 struct mt_load_opts {
     /*
      * 0: the saved window, which must fit under the engine's. A smaller one: what is older than it
@@ -220,8 +228,8 @@ struct mt_load_opts {
  * The session that io holds, at its place, goes on here: each of its answers is, bit for bit, what
  * it would have been there. Number of threads, size of pool and block, and of steps, may differ;
  * model, frame, mode, policy and KV type may not (-EINVAL says both), nor may the window and the
- * answers be longer than the engine's. 0, or -EAGAIN as mt_engine_open has it; with a line in io:
- * -EINVAL, -EPROTO (a state that can't be), -ENOMEM. Nobody else is touched.
+ * answers be longer than the engine's. io must end with it. 0, or -EAGAIN as mt_engine_open has
+ * it; with a line in io: -EINVAL, -EPROTO (a state that can't be), -ENOMEM. Nobody else is touched.
  */
 int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct mt_load_opts *o,
                    int64_t *session, const char **reason, double *retry_s);

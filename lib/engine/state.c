@@ -244,6 +244,17 @@ int mt_engine_save(struct mt_engine *eng, int64_t session, struct mt_state_io *i
     return io->err.code;
 }
 
+int mt_engine_session(const struct mt_engine *eng, int64_t session, struct mt_session_facts *out)
+{
+    const struct session *s = mt_engine_find(eng, session);
+
+    if (!s)
+        return -ENOENT;
+    *out = (struct mt_session_facts){s->phase == PHASE_IDLE ? s->begun : s->frame,
+                                     s->policy.bounded ? s->policy.window : 0, s->opts.live};
+    return 0;
+}
+
 /* The saved window and sinks are the session's, under the engine's ceiling. */
 static void check_policy(const struct mt_engine *eng, const struct origin *from,
                          const struct mt_load_opts *o, struct mt_state_io *io)
@@ -305,6 +316,7 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
         mt_state_fail(io, -ENOSPC, "memory");
     if (mt_state_ok(io))
         mt_session_visit(s, eng, now - o->elapsed_ns, io);
+    mt_state_end(io);
     if (!mt_state_ok(io)) {
         mt_session_free(&s, eng);
         return io->err.code == -ENOSPC ? mt_engine_refuse(eng, "memory", reason, retry_s)

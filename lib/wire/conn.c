@@ -398,11 +398,40 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 /* ---- the server's side ---- */
 
+static void give_back(struct mt_conn *c, size_t charge)
+{
+    c->unaccepted -= charge < c->unaccepted ? charge : c->unaccepted;
+}
+
+/* A control request has its answer: the last one may end the connection. */
+static void answered(struct mt_conn *c, bool finish)
+{
+    c->outstanding -= c->role == CONTROL && c->outstanding > 0;
+    if (finish || (c->role == CONTROL && c->eof && !c->watching && c->outstanding == 0))
+        conn_shut(c);
+    regulate(c);
+}
+
+void mt_conn_answer(struct mt_conn *c, json_t *obj, size_t charge)
+{
+    if (c->closing || c->role == LINGER) {
+        json_decref(obj);
+        return;
+    }
+    give_back(c, charge);
+    mt_conn_say(c, obj);
+    answered(c, false);
+}
+
 void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m)
 {
     if (c->closing || c->role == LINGER)
         return;
-    c->unaccepted -= m->charge < c->unaccepted ? m->charge : c->unaccepted;
+    give_back(c, m->charge);
+    if (m->rate_hz > 0) {
+        c->loading = false;
+        mt_conn_begin_call(c, m->rate_hz, m->format, m->live);
+    }
     if (m->kind == MT_MAIL_LINE && m->record && c->s->worker.fault.drop > 0 &&
         ++c->s->records % c->s->worker.fault.drop == 0) {
         conn_gone(c, "dropped by --fault");
@@ -410,11 +439,10 @@ void mt_conn_mail(struct mt_conn *c, const struct mt_mail *m)
     }
     if (m->kind == MT_MAIL_LINE) {
         conn_write(c, (const char *)m->data, m->n);
-        c->outstanding -= c->role == CONTROL && c->outstanding > 0;
-        if (m->finish || (c->role == CONTROL && c->eof && !c->watching && c->outstanding == 0))
-            conn_shut(c);
+        answered(c, m->finish);
+    } else {
+        regulate(c);
     }
-    regulate(c);
 }
 
 struct mt_conn *mt_conn_find(struct mt_server *s, const struct mt_mail *m)

@@ -28,8 +28,9 @@ struct mt_conn {
     bool said;                  /* the first object is on its way */
     bool watching;
     bool reading, eof;
-    bool ended; /* a session's "end" came */
-    bool shut;  /* everything is delivered */
+    bool ended;           /* a session's "end" came */
+    bool loading, saving; /* a call of a file; its answer has not come yet */
+    bool shut;            /* everything is delivered */
     bool closing;
     int outstanding; /* control requests without an answer */
     size_t unaccepted, hold;
@@ -54,11 +55,16 @@ void mt_conn_say(struct mt_conn *c, json_t *obj);
 int mt_conn_fail(struct mt_conn *c, const char *text);
 int mt_conn_failf(struct mt_conn *c, const char *fmt, ...) MT_PRINTF(2, 3);
 
+/* The answer to a control request that counted so many bytes. Takes the reference. */
+void mt_conn_answer(struct mt_conn *c, json_t *obj, size_t charge);
+
 /* A call over TCP is open, and its audio has so many bytes a second. */
 void mt_conn_limit(struct mt_conn *c, double bytes_per_s);
 
 /* ---- requests.c ---- */
 
+/* A call of so many samples a second is open: how much of it may wait, and come. */
+void mt_conn_begin_call(struct mt_conn *c, int rate_hz, enum mt_pcm format, bool live);
 /* The parser's: an object, and its bytes. */
 int mt_conn_on_message(void *ctx, json_t *msg, int64_t payload);
 int mt_conn_on_payload(void *ctx, const unsigned char *bytes, size_t n);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define DROP_DEFAULT 10
+#define FAULTS       "stop-compute, slow, drop-client, full-disk"
 
 static int parse_one(const char *key, const char *value, struct mt_wire_fault *f, struct mt_err *e)
 {
@@ -21,8 +22,10 @@ static int parse_one(const char *key, const char *value, struct mt_wire_fault *f
         f->drop = DROP_DEFAULT;
         if (value && mt_parse_i64(value, 1, INT64_MAX, &f->drop) < 0)
             return mt_err_set(e, -EINVAL, "drop-client=%s is not a number from 1 on", value);
+    } else if (!strcmp(key, "full-disk") && !value) {
+        f->full_disk = true;
     } else {
-        return mt_err_set(e, -EINVAL, "unknown '%s' (stop-compute, slow, drop-client)", key);
+        return mt_err_set(e, -EINVAL, "unknown '%s' (" FAULTS ")", key);
     }
     return 0;
 }
@@ -34,7 +37,7 @@ int mt_wire_fault_parse(const char *list, struct mt_wire_fault *out, struct mt_e
     int rc = 0;
 
     if (!*list || snprintf(buf, sizeof(buf), "%s", list) >= (int)sizeof(buf))
-        return mt_err_set(e, -EINVAL, "not a list of faults (stop-compute, slow, drop-client)");
+        return mt_err_set(e, -EINVAL, "not a list of faults (" FAULTS ")");
     while (!rc && mt_parse_pair(&cursor, &key, &value))
         rc = parse_one(key, value, &f, e);
     if (!rc)

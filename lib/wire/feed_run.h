@@ -58,6 +58,7 @@ struct feed_session {
     int64_t ahead_samples;
     int64_t piece;               /* the frame that is being prepared or waits for its time */
     int64_t spurts, talk_frames; /* spurts of talk begun, and frames left of this one */
+    int64_t skipped_ns;          /* of sound that a loaded call has heard already */
     int64_t pause_ns;            /* all pauses so far, on the clock */
 
     /*
@@ -141,6 +142,11 @@ void mt_feed_session_wake(struct feed_session *s);
 void mt_feed_session_refused(struct feed_session *s, json_t *msg);
 /* The server opened it: its sound begins. */
 void mt_feed_session_begin(struct feed_session *s);
+/*
+ * The server has heard so many samples already and answered so many frames; those between are owed.
+ * Negative with e.
+ */
+int mt_feed_session_skip(struct feed_session *s, int64_t frame, int64_t samples, struct mt_err *e);
 /* Says `end` now; what was prepared and is not due stays unsent. */
 void mt_feed_session_finish(struct feed_session *s);
 /* Ends it with an account of every frame sent. why NULL: in order; else it counts as broken. */

@@ -24,6 +24,24 @@ static void take_name(struct feed_session *s, json_t *msg)
         snprintf(s->name, sizeof(s->name), "%.31s", json_string_value(v));
 }
 
+/* A saved call: its sound and its records go on where they were. */
+static bool go_on(struct feed_session *s, json_t *msg)
+{
+    int64_t frame = json_integer_value(json_object_get(msg, "frame"));
+    int64_t samples = json_integer_value(json_object_get(msg, "samples"));
+    struct mt_err e = {0};
+
+    if (frame < 0 || samples < 0)
+        mt_err_set(&e, -EPROTO, "the server's \"opened\" tells no place to go on from");
+    else
+        mt_feed_session_skip(s, frame, samples, &e);
+    if (e.code) {
+        mt_feed_session_close(s, e.text);
+        return false;
+    }
+    return true;
+}
+
 static void on_opened(struct feed_session *s, json_t *msg)
 {
     struct feed_run *r = s->run;
@@ -59,6 +77,8 @@ static void on_opened(struct feed_session *s, json_t *msg)
         mt_feed_stop(r, -EINVAL, text);
         return;
     }
+    if (s->state == FEED_OPENING && o->load && !go_on(s, msg))
+        return;
     if (s->state == FEED_OPENING)
         mt_feed_session_begin(s);
 }

@@ -458,6 +458,18 @@ static void schedule(struct feed_session *s)
     mt_feed_wake_at(s, s->run->o->pace ? due_of(s, upto) : mt_feed_now(s->run));
 }
 
+int mt_feed_session_skip(struct feed_session *s, int64_t frame, int64_t samples, struct mt_err *e)
+{
+    int rc = mt_feed_stream_skip(&s->stream, samples, e);
+
+    s->first = s->piece = frame;
+    s->skipped_ns = mt_feed_ns((double)samples, s->run->o->open.rate_hz, s->run->o->speed);
+    for (; rc >= 0 && frame_end(s, s->piece) <= samples; s->piece++)
+        if ((rc = mt_feed_record_sent(s, mt_feed_now(s->run))) < 0)
+            mt_err_set(e, rc, "too many frames without an answer");
+    return rc;
+}
+
 /* All that is held goes out, and `end` behind it when nothing follows. */
 static void send_held(struct feed_session *s)
 {
@@ -526,6 +538,7 @@ void mt_feed_session_begin(struct feed_session *s)
         s->start_ns = r->o->pace
                           ? mt_feed_grid(r, s->opened_ns, mt_feed_phase(r->o, s->index), s->frame_s)
                           : s->opened_ns;
+        s->start_ns -= s->skipped_ns;
     }
     schedule(s);
 }

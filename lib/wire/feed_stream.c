@@ -3,6 +3,7 @@
  * is counted here is what left: every sample of the tape up to the budget, once.
  */
 #include "wire/feed_stream.h"
+#include "wire/internal.h"
 
 #include <errno.h>
 #include <math.h>
@@ -118,6 +119,19 @@ int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e)
     return 1;
 }
 
+int mt_feed_stream_skip(struct feed_stream *s, int64_t n, struct mt_err *e)
+{
+    while (s->sent < n && !s->ended) {
+        int rc = mt_feed_stream_fill(s, n - s->sent < READ_SAMPLES ? n : s->sent + READ_SAMPLES, e);
+
+        if (rc <= 0)
+            return rc < 0 ? rc : mt_err_set(e, -EAGAIN, "--load: sound that can't be passed over");
+        s->sent += s->n;
+        s->n = 0;
+    }
+    return 1;
+}
+
 size_t mt_feed_stream_room(const struct feed_stream *s)
 {
     return (size_t)s->n * sample_bytes(s) + (size_t)(s->n / MESSAGE_SAMPLES + 1) * MESSAGE_LINE;
@@ -146,7 +160,15 @@ size_t mt_feed_stream_take(struct feed_stream *s, unsigned char *out)
 json_t *mt_feed_open_json(const struct mt_feed_opts *o, int64_t i)
 {
     struct mt_wire_open open = o->open;
+    json_t *msg;
 
+    if (o->load) {
+        msg = mt_wire_object(true, "load");
+        json_object_set_new(msg, "name", json_string(o->load));
+        if (open.session.window)
+            json_object_set_new(msg, "window", json_integer(open.session.window));
+        return msg;
+    }
     open.session.has_seed = true;
     /* The seed is an int64 on the wire. */
     open.session.seed = (o->seed + (uint64_t)i) & INT64_MAX;

@@ -28,6 +28,8 @@ void mt_feed_stream_close(struct feed_stream *s);
  * ended).
  */
 int mt_feed_stream_fill(struct feed_stream *s, int64_t upto, struct mt_err *e);
+/* Pass over the first n samples: they are as sent. As mt_feed_stream_fill, but never 0. */
+int mt_feed_stream_skip(struct feed_stream *s, int64_t n, struct mt_err *e);
 /*
  * Bytes of the audio messages for all that is held, and the messages; returns the bytes written.
  * Counts the samples as sent.

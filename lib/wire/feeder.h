@@ -29,6 +29,7 @@ struct mt_feed_opts {
     enum mt_feed_duration duration;
     double duration_s; /* fixed, or the mean */
     enum mt_feed_phase phase;
+    const char *load;       /* a saved call to go on with, in the place of a new one; or NULL */
     bool retry;             /* a session that is refused offers itself again */
     double talk_s, pause_s; /* means: callers talk and pause by turns; 0: they never pause */
     uint64_t seed;

@@ -16,12 +16,35 @@ int mt_intake_open(struct mt_intake *it, enum mt_pcm format, int from_hz, int to
                    struct mt_err *e)
 {
     it->format = format;
+    it->from_hz = from_hz;
     it->resampler = NULL;
     it->n_odd = 0;
     it->heard = it->n_out = 0;
     it->out = NULL;
     it->flushed = false;
     return from_hz == to_hz ? 0 : mt_resampler_new(&it->resampler, from_hz, to_hz, e);
+}
+
+void mt_intake_visit(struct mt_intake *it, bool odd, struct mt_state_io *io)
+{
+    size_t none = 0, *n_odd = odd ? &it->n_odd : &none;
+    float *held = it->in;
+
+    if (it->resampler)
+        mt_state_fail(io, -ENOTSUP, "a call whose rate is converted (%d Hz) can't be saved",
+                      it->from_hz);
+    mt_state_size(io, "bytes of a sample", n_odd, sizeof(it->odd) - 1);
+    mt_state_bytes(io, "a sample's bytes", it->odd, sizeof(it->odd));
+    mt_state_i64(io, "samples heard", &it->heard, 0, INT64_C(1) << 52);
+    mt_state_bool(io, "end of the sound", &it->flushed);
+    mt_state_i64(io, "samples not taken", &it->n_out, 0, MT_INTAKE_SAMPLES);
+    if (!mt_state_ok(io))
+        return;
+    if (!io->load)
+        held = (float *)it->out;
+    else
+        it->out = it->in;
+    mt_state_floats(io, "sample", held, (size_t)it->n_out);
 }
 
 void mt_intake_close(struct mt_intake *it)

@@ -11,6 +11,7 @@
 
 struct mt_intake {
     enum mt_pcm format;
+    int from_hz;
     struct mt_resampler *resampler; /* NULL: the rates are equal */
     unsigned char odd[4];           /* a sample whose bytes came in two pieces */
     size_t n_odd;
@@ -23,6 +24,11 @@ struct mt_intake {
 
 int mt_intake_open(struct mt_intake *it, enum mt_pcm format, int from_hz, int to_hz,
                    struct mt_err *e);
+/*
+ * What was heard and not taken, to memory or back, into one that was opened with the same format
+ * and rates; the bytes of half a sample too, if `odd`.
+ */
+void mt_intake_visit(struct mt_intake *it, bool odd, struct mt_state_io *io);
 void mt_intake_close(struct mt_intake *it);
 /* Samples at the client's rate that must follow before a given moment is out. */
 int64_t mt_intake_lag(const struct mt_intake *it);

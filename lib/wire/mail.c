@@ -24,6 +24,13 @@ void mt_mail_free(struct mt_mail *m)
         free(m->open->system);
         free(m->open);
     }
+    if (m) {
+        free(m->name);
+        if (m->state)
+            free(m->state->data);
+        free(m->state);
+        json_decref(m->answer);
+    }
     free(m);
 }
 

@@ -19,10 +19,13 @@ enum mt_mail_kind {
     MT_MAIL_STATS,
     MT_MAIL_CAP,
     MT_MAIL_DRAIN,
+    MT_MAIL_SAVE,
+    MT_MAIL_LOAD,
     MT_MAIL_SHUTDOWN,
     /* from it */
     MT_MAIL_LINE,
     MT_MAIL_CREDIT, /* nothing but its charge */
+    MT_MAIL_STORE,  /* a saved call, to be written to its file */
     MT_MAIL_DONE,   /* all sessions are closed, the engine thread ends */
 };
 
@@ -35,6 +38,13 @@ struct mt_mail {
     int64_t t_ns;              /* when it was read */
     struct mt_wire_open *open; /* owned */
     const char *reason;        /* static */
+    int64_t session, window;   /* to be saved; that a loaded one is to have, 0: its own */
+    char *name;                /* of a saved call; owned, like … */
+    struct mt_state_io *state; /* … the call itself, and its bytes */
+    json_t *answer;            /* owned: what is said once it is written */
+    int rate_hz;               /* above 0: a loaded call's, with … */
+    enum mt_pcm format;
+    bool live;
     int cap;
     enum mt_gate gate; /* with it */
     bool first;        /* the answer is the first object on its connection */

@@ -3,8 +3,10 @@
  * client, each turned into mail for the engine's thread. An object that does not belong there ends
  * its connection with the reason.
  */
-#include "wire/conn.h"
+#include "wire/callfile.h"
+#include "wire/store.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,12 +46,24 @@ int mt_conn_send_piece(struct mt_conn *c)
     return send_mail(c, m, sizeof(*m) + m->n);
 }
 
+void mt_conn_begin_call(struct mt_conn *c, int rate_hz, enum mt_pcm format, bool live)
+{
+    int64_t second = (int64_t)rate_hz * (format == MT_PCM_F32LE ? 4 : 2);
+
+    mt_conn_limit(c, (double)second);
+    c->hold = MT_CONN_HOLD;
+    if (live) {
+        c->hold = (size_t)(second * LIVE_HOLD_S);
+        c->hold = c->hold < LIVE_HOLD_MIN ? LIVE_HOLD_MIN : c->hold;
+        c->hold = c->hold > LIVE_HOLD_MAX ? LIVE_HOLD_MAX : c->hold;
+    }
+}
+
 static int hear_open(struct mt_conn *c, json_t *msg)
 {
     struct mt_wire_open *o = malloc(sizeof(*o));
     struct mt_err e = {0};
     struct mt_mail *m = mt_mail_new(MT_MAIL_OPEN, c->slot, c->id, 0);
-    int64_t second;
 
     if (!o || !m ||
         mt_wire_open_parse(msg, mt_model_info(c->s->worker.model)->sample_rate_hz, o, &e) < 0) {
@@ -58,20 +72,47 @@ static int hear_open(struct mt_conn *c, json_t *msg)
         return mt_conn_fail(c, e.code ? e.text : "out of memory");
     }
     m->open = o;
-    second = (int64_t)o->rate_hz * (o->format == MT_PCM_F32LE ? 4 : 2);
-    mt_conn_limit(c, (double)second);
-    c->hold = MT_CONN_HOLD;
-    if (o->session.live) {
-        c->hold = (size_t)(second * LIVE_HOLD_S);
-        c->hold = c->hold < LIVE_HOLD_MIN ? LIVE_HOLD_MIN : c->hold;
-        c->hold = c->hold > LIVE_HOLD_MAX ? LIVE_HOLD_MAX : c->hold;
-    }
+    mt_conn_begin_call(c, o->rate_hz, o->format, o->session.live);
     c->role = CALL;
     return send_mail(c, m, 0);
 }
 
+/* The name of a saved call, or NULL after the connection was told why not. */
+static const char *saved_name(struct mt_conn *c, json_t *msg, const char *type)
+{
+    const char *name = json_string_value(json_object_get(msg, "name"));
+
+    if (!c->s->opts->save_dir)
+        mt_conn_failf(c, "\"%s\": this server saves no calls (--save-dir)", type);
+    else if (!name || !mt_callfile_name(name))
+        mt_conn_failf(c,
+                      "\"%s\": \"name\": expected 1..%d letters, digits, '.', '_', '-', and no "
+                      "'.' in front",
+                      type, MT_CALLFILE_NAME_MAX);
+    else
+        return name;
+    return NULL;
+}
+
+static int hear_load(struct mt_conn *c, json_t *msg)
+{
+    const char *name = saved_name(c, msg, "load");
+    json_t *window = json_object_get(msg, "window");
+
+    if (!name)
+        return -EPROTO;
+    if (window && (!json_is_integer(window) || json_integer_value(window) < 1))
+        return mt_conn_fail(c, "\"load\": \"window\": expected an integer from 1 on");
+    c->role = CALL;
+    c->loading = true;
+    return mt_store_load(c, name, json_integer_value(window));
+}
+
 static int hear_call(struct mt_conn *c, json_t *msg, const char *type)
 {
+    if (c->loading)
+        return mt_conn_failf(c, "\"%.40s\" before the answer to \"load\": wait for \"opened\"",
+                             type);
     if (!strcmp(type, "audio")) {
         if (c->ended)
             return mt_conn_fail(c, "audio after \"end\"");
@@ -136,12 +177,42 @@ static int request(struct mt_conn *c, enum mt_mail_kind kind, int cap, const cha
     return send_mail(c, m, REQUEST);
 }
 
+static int hear_save(struct mt_conn *c, json_t *msg)
+{
+    const char *name = saved_name(c, msg, "save");
+    json_t *v = json_object_get(msg, "session");
+    int64_t session = json_integer_value(v);
+    struct mt_mail *m;
+
+    if (!name)
+        return -EPROTO;
+    if (c->saving)
+        return mt_conn_fail(c, "\"save\": one at a time: wait for the answer");
+    if (json_is_string(v) ? mt_parse_i64(json_string_value(v), 1, INT64_MAX, &session) < 0
+                          : !json_is_integer(v) || session < 1)
+        return mt_conn_fail(c, "\"save\": \"session\": expected the name of a session");
+    if ((m = mt_mail_new(MT_MAIL_SAVE, c->slot, c->id, 0))) {
+        m->first = !c->said && c->outstanding == 0;
+        m->session = session;
+        m->name = strdup(name);
+    }
+    if (!m || !m->name) {
+        mt_mail_free(m);
+        return mt_conn_fail(c, "out of memory");
+    }
+    c->saving = true;
+    c->outstanding++;
+    return send_mail(c, m, REQUEST);
+}
+
 static int hear_control(struct mt_conn *c, json_t *msg, const char *type)
 {
     json_t *cap = json_object_get(msg, "cap");
 
     if (c->tcp && !c->s->opts->tcp.control)
         return mt_conn_failf(c, "\"%.40s\": who comes over TCP may only call here", type);
+    if (c->role == FRESH && !strcmp(type, "load"))
+        return hear_load(c, msg);
     c->role = CONTROL;
     if (!strcmp(type, "watch"))
         return hear_watch(c, msg);
@@ -149,8 +220,8 @@ static int hear_control(struct mt_conn *c, json_t *msg, const char *type)
         return request(c, MT_MAIL_STATS, 0, NULL);
     if (!strcmp(type, "drain"))
         return request(c, MT_MAIL_DRAIN, 0, NULL);
-    if (!strcmp(type, "save") || !strcmp(type, "load"))
-        return mt_conn_failf(c, "\"%s\" is not known to this server", type);
+    if (!strcmp(type, "save"))
+        return hear_save(c, msg);
     if (strcmp(type, "cap") != 0)
         return mt_conn_failf(c, "unknown type \"%.40s\"", type);
     if (!json_is_integer(cap) || json_integer_value(cap) < 0 || json_integer_value(cap) > INT_MAX)

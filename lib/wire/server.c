@@ -3,7 +3,7 @@
  * signals and the engine's outbox. It never waits for the engine and the engine never waits for a
  * client.
  */
-#include "wire/server.h"
+#include "wire/store.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -84,6 +84,10 @@ static void on_mail(uv_async_t *a)
         struct mt_conn *c = mt_conn_find(s, m);
 
         list = m->next;
+        if (m->kind == MT_MAIL_STORE) {
+            mt_store_save(s, m);
+            continue;
+        }
         done = done || m->kind == MT_MAIL_DONE;
         if (c)
             mt_conn_mail(c, m);
@@ -150,6 +154,18 @@ static int connection_limit(struct mt_server *s)
                        "--max-sessions %d",
                        (unsigned long long)want, max_sessions);
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
+}
+
+/* All that a call owns, twice over, and its words. */
+static size_t most_saved(const struct mt_engine *eng)
+{
+    const struct mt_engine_plan *p = mt_engine_plan(eng);
+    int64_t bytes = p->state_bytes_session + (4 << 20);
+
+    bytes += mt_engine_options(eng)->policy.bounded ? p->kv_bytes_session : p->pool_bytes;
+    for (int i = 0; i < p->n_state; i++)
+        bytes += p->state[i].bytes;
+    return 2 * (size_t)bytes;
 }
 
 static int open_door(struct mt_door *d)
@@ -263,6 +279,9 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->worker.ctx = s;
     s->worker.fault = o->fault;
     s->worker.meter = o->meter;
+    s->call_bytes = most_saved(eng);
+    if (o->save_dir)
+        s->worker.identity = mt_model_identity(m);
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");

@@ -39,6 +39,7 @@ struct mt_server {
     double opens;           /* new connections over TCP that may come now … */
     int64_t opens_ns;       /* … as of then */
     uint64_t last_id;
+    size_t call_bytes;     /* that a saved call has at most */
     int64_t records;       /* passed on, for the fault that counts them */
     bool stopping;         /* nobody is admitted any more */
     bool done;             /* the engine has ended */

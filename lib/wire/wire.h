@@ -5,9 +5,10 @@
  *
  * Client: {"metronome":1,"type":"open",…}, {"type":"audio","bytes":N} + PCM, {"type":"end"};
  *         control: "stats", "drain", "watch" {"period_ms":P}, and "cap" {"cap":N} with the
- *         controller's "mode".
+ *         controller's "mode"; "save" {"session","name"}. In the place of open: "load" {"name"},
+ *         and "window" for a smaller one.
  * Server: "opened" or "refused", "frame", "audio" + PCM (what a model speaks, before the frame's
- *         record), "closed", "error"; "stats", "cap", "drain"; for watchers
+ *         record), "closed", "error"; "stats", "cap", "drain", "save"; for watchers
  * every record and "status". The first object of each side has "metronome":1. Unknown members are
  * ignored, unknown types are an error.
  */
@@ -174,8 +175,9 @@ struct mt_wire_fault {
     int64_t stop_ns; /* after so long */
     double slow;     /* every pass takes so many times as long; 0: off */
     int64_t drop;    /* every so many records the connection ends without a word; 0: off */
+    bool full_disk;  /* a call that is saved finds no room for its second half */
 };
-/* "stop-compute[=D],slow=X,drop-client[=N]"; -EINVAL with what was expected. */
+/* "stop-compute[=D],slow=X,drop-client[=N],full-disk"; -EINVAL with what was expected. */
 int mt_wire_fault_parse(const char *list, struct mt_wire_fault *out, struct mt_err *e);
 
 /* ---- server ---- */
@@ -227,6 +229,7 @@ struct mt_server_opts {
     void *ctx;
     struct mt_wire_meter *meter; /* to be kept up to date; NULL: nobody looks */
     struct mt_wire_fault fault;
+    const char *save_dir; /* where calls are saved to and loaded from; NULL: they are not */
 };
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
                     struct mt_err *e);

@@ -4,8 +4,7 @@
  * that the engine has no room for stays in its session's queue, uncredited, which is what stops the
  * I/O thread from reading more of it.
  */
-#include "wire/worker.h"
-#include "wire/intake.h"
+#include "wire/call.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,23 +19,7 @@
 /* Lines that the I/O thread has not fetched yet. */
 #define OUT_MAX (16 << 20)
 
-struct mt_call {
-    int slot;
-    uint64_t conn;
-    int64_t session;
-    bool tokens, speech;
-    bool stalled; /* its last frame found no memory */
-    bool closed;  /* the engine has let go of it; freed between rounds */
-    bool mute;    /* its connection has had its last line */
-    size_t credit;
-    struct mt_mail *head, *tail; /* audio and end, not yet in the engine */
-    struct mt_call *prev, *next; /* among the busy ones */
-    bool busy;
-    int64_t t_ns; /* arrival of what intake.out holds */
-    struct mt_intake intake;
-};
-
-static void post(struct mt_worker *w, struct mt_mail *m)
+void mt_worker_post(struct mt_worker *w, struct mt_mail *m)
 {
     if (mt_box_push(&w->out, m))
         w->notify(w->ctx);
@@ -52,15 +35,18 @@ static void post_bytes(struct mt_worker *w, char *line, size_t n, struct mt_mail
         m->record = head.record;
         m->watch = head.watch;
         m->charge = head.charge;
+        m->rate_hz = head.rate_hz;
+        m->format = head.format;
+        m->live = head.live;
         m->n = line ? n : 0;
         if (line)
             memcpy(m->data, line, n);
-        post(w, m);
+        mt_worker_post(w, m);
     }
     free(line);
 }
 
-static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
+void mt_worker_post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
 {
     size_t n = 0;
     char *line = mt_wire_line(obj, &n);
@@ -71,7 +57,7 @@ static void post_line(struct mt_worker *w, json_t *obj, struct mt_mail head)
 /* ---- which calls: of thousands a round looks at the few that have something to do ---- */
 
 /* It has audio to move, credit to give back, or is to be freed. */
-static void busy(struct mt_worker *w, struct mt_call *c)
+void mt_worker_call_busy(struct mt_worker *w, struct mt_call *c)
 {
     if (c->busy)
         return;
@@ -116,14 +102,14 @@ static int place_of(const struct mt_worker *w, int64_t session)
     return lo;
 }
 
-static struct mt_call *call_by_session(const struct mt_worker *w, int64_t session)
+struct mt_call *mt_worker_call(const struct mt_worker *w, int64_t session)
 {
     int i = place_of(w, session);
 
     return i < w->n_calls && w->by_session[i]->session == session ? w->by_session[i] : NULL;
 }
 
-static void call_opened(struct mt_worker *w, struct mt_call *c)
+void mt_worker_call_opened(struct mt_worker *w, struct mt_call *c)
 {
     int i = place_of(w, c->session);
 
@@ -142,7 +128,7 @@ static void call_closed(struct mt_worker *w, struct mt_call *c)
         return;
     c->closed = true;
     w->meter->own.stalled -= c->stalled;
-    busy(w, c);
+    mt_worker_call_busy(w, c);
     memmove(w->by_session + i, w->by_session + i + 1,
             (size_t)(--w->n_calls - i) * sizeof(struct mt_call *));
 }
@@ -154,6 +140,13 @@ static void call_free(struct mt_worker *w, struct mt_call *c)
     mt_mail_free_all(c->head);
     mt_intake_close(&c->intake);
     free(c);
+}
+
+/* Its connection closed in this same round. */
+void mt_worker_call_vacate(struct mt_worker *w, int slot)
+{
+    if (w->calls[slot])
+        call_free(w, w->calls[slot]);
 }
 
 static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
@@ -168,7 +161,7 @@ static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
 static void on_frame(void *ctx, const struct mt_record *r)
 {
     struct mt_worker *w = ctx;
-    struct mt_call *c = call_by_session(w, r->session);
+    struct mt_call *c = mt_worker_call(w, r->session);
     struct mt_mail to = {
         .slot = c ? c->slot : 0, .conn = c && !c->mute ? c->conn : 0, .record = true};
     bool watched = atomic_load(&w->watchers) > 0;
@@ -185,33 +178,33 @@ static void on_frame(void *ctx, const struct mt_record *r)
         post_bytes(w, speech, n, (struct mt_mail){.slot = to.slot, .conn = to.conn});
     }
     if (c && c->tokens && to.conn)
-        post_line(w, mt_wire_record_json(r, true), to);
+        mt_worker_post_line(w, mt_wire_record_json(r, true), to);
     if (c && c->tokens)
         to.conn = 0;
     to.watch = watched;
     if (to.conn || watched)
-        post_line(w, mt_wire_record_json(r, false), to);
+        mt_worker_post_line(w, mt_wire_record_json(r, false), to);
 }
 
 static void on_closed(void *ctx, int64_t session, const char *reason, int64_t frames)
 {
     struct mt_worker *w = ctx;
-    struct mt_call *c = call_by_session(w, session);
+    struct mt_call *c = mt_worker_call(w, session);
 
     if (!c)
         return;
     call_closed(w, c);
     if (!c->mute)
-        post_line(w, mt_wire_closed_json(session, reason, frames),
-                  (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
+        mt_worker_post_line(w, mt_wire_closed_json(session, reason, frames),
+                            (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
 }
 
 /* ---- mail ---- */
 
 static void fail(struct mt_worker *w, struct mt_call *c, const char *text)
 {
-    post_line(w, mt_wire_error_json(false, text),
-              (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
+    mt_worker_post_line(w, mt_wire_error_json(false, text),
+                        (struct mt_mail){.slot = c->slot, .conn = c->conn, .finish = true});
     c->mute = true;
     mt_engine_close(w->eng, c->session, "error");
     call_closed(w, c);
@@ -227,8 +220,7 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
     struct mt_call *c;
     int rc;
 
-    if (w->calls[m->slot])
-        call_free(w, w->calls[m->slot]); /* of a connection before, closed in this same round */
+    mt_worker_call_vacate(w, m->slot);
     c = calloc(1, sizeof(*c));
     rc = c ? 0 : mt_err_set(&e, -ENOMEM, "out of memory");
     if (!rc)
@@ -242,17 +234,18 @@ static void handle_open(struct mt_worker *w, const struct mt_mail *m)
         c->conn = m->conn;
         c->tokens = o->tokens;
         c->speech = !o->mute;
-        call_opened(w, c);
-        post_line(
+        c->live = o->session.live;
+        mt_worker_call_opened(w, c);
+        mt_worker_post_line(
             w, mt_wire_opened_json(w->eng, w->model, o, c->session, mt_intake_lag(&c->intake)), to);
         return;
     }
     if (rc == -EAGAIN && reason)
         mt_meter_refused(w->meter, reason);
     if (rc == -EAGAIN && reason)
-        post_line(w, mt_wire_refused_json(reason, retry_s), to);
+        mt_worker_post_line(w, mt_wire_refused_json(reason, retry_s), to);
     else
-        post_line(w, mt_wire_error_json(true, e.code ? e.text : strerror(-rc)), to);
+        mt_worker_post_line(w, mt_wire_error_json(true, e.code ? e.text : strerror(-rc)), to);
     if (c)
         mt_intake_close(&c->intake);
     free(c);
@@ -280,7 +273,7 @@ static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
         o = mt_wire_object(m->first, "drain");
         break;
     }
-    post_line(w, o, to);
+    mt_worker_post_line(w, o, to);
 }
 
 /* Keep audio and end in order until the engine has room. True if m was kept. */
@@ -296,7 +289,7 @@ static bool keep(struct mt_worker *w, struct mt_mail *m)
     else
         c->head = m;
     c->tail = m;
-    busy(w, c);
+    mt_worker_call_busy(w, c);
     return true;
 }
 
@@ -320,6 +313,12 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
             mt_engine_close(w->eng, c->session, m->reason);
             call_closed(w, c);
         }
+        break;
+    case MT_MAIL_SAVE:
+        mt_worker_save(w, m);
+        break;
+    case MT_MAIL_LOAD:
+        mt_worker_load(w, m);
         break;
     case MT_MAIL_SHUTDOWN:
         w->stopping = true;
@@ -407,7 +406,7 @@ static void give_credit(struct mt_worker *w, struct mt_call *c)
         return; /* nothing to give, or later */
     m->charge = c->credit;
     c->credit = 0;
-    post(w, m);
+    mt_worker_post(w, m);
 }
 
 static bool pump_all(struct mt_worker *w)
@@ -559,7 +558,7 @@ static void *run(void *arg)
             break;
     }
     close_all(w, "shutdown");
-    post(w, w->done);
+    mt_worker_post(w, w->done);
     w->done = NULL;
     return NULL;
 }

@@ -32,8 +32,9 @@ struct mt_worker {
 
     struct mt_wire_meter *meter; /* the snapshot */
     struct mt_wire_fault fault;
-    int64_t warm_ns; /* when the engine was warmed last */
-    int64_t pass_ns; /* what the last pass took */
+    uint64_t identity; /* of the model, where calls may be saved */
+    int64_t warm_ns;   /* when the engine was warmed last */
+    int64_t pass_ns;   /* what the last pass took */
 
     pthread_t thread;
     bool started, made;

@@ -170,7 +170,7 @@ call() {
   [ "$(sessions 2) $(sessions 3)" = "2 2" ]
 
   # New ones go elsewhere.
-  call -n 2 --seconds 3 >second 2>second.err
+  call -n 2 --seconds 3 >second 2>second.err || { cat second.err s?.err; return 1; }
   [ "$(jq -s 'map(select(.type == "frame" and .status != "ok" and .status != "late")) | length' second)" = 0 ]
   [ "$(grep -c '"opened"' second)" = 2 ]
 
@@ -181,7 +181,7 @@ call() {
   member 4
   within 60 up 4
   before=$(seen s2 stot)
-  call -n 3 --seconds 3 >third 2>third.err
+  call -n 3 --seconds 3 >third 2>third.err || { cat third.err s?.err; return 1; }
   [ "$(grep -c '"opened"' third)" = 3 ]
   [ "$(seen s2 stot)" = "$before" ]
   [ "$(seen s4 stot)" -ge 1 ]

@@ -94,6 +94,29 @@ silence() {
   [ "$(cat body)" = late ]
 }
 
+# The first word of /readyz, of mt-probe check and of the status line.
+words() {
+  code readyz >/dev/null
+  echo "$(cut -d' ' -f1 body) $(mt-probe check -s mt.sock 2>/dev/null) $(mt-probe watch -s mt.sock 2>/dev/null | head -n 1 | jq -r .health)"
+}
+words_are() {
+  [ "$(words)" = "$1 $1 $1" ]
+}
+
+@test "metrics: health is one word, over HTTP, from mt-probe check and in the status line" {
+  metered "${QUICK[@]}" --fault stop-compute=4s
+  within 10 words_are ok
+  within 20 words_are stalled
+  kill -9 "$server"
+  serve "${QUICK[@]}" --metrics "$at"
+  mt-probe drain -s mt.sock
+  within 10 words_are draining
+  [ "$(code healthz)" = 200 ]
+  kill -9 "$server"
+  serve "${QUICK[@]}" --deadline 1us --metrics "$at"
+  within 10 words_are late
+}
+
 @test "metrics: a client that says nothing, or half of it, holds up nobody" {
   metered "${QUICK[@]}"
   for _ in {1..40}; do

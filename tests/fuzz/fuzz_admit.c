@@ -3,7 +3,7 @@
  * the law. Every record is counted, each one that can be placed lies in exactly one tick, the cap
  * stays where it belongs.
  */
-#include "control/admit.h"
+#include "control/agent.h"
 #include "wire/wire.h"
 
 #include <math.h>
@@ -60,6 +60,22 @@ static void take(struct loop *l, const char *line, size_t n)
     json_decref(obj);
 }
 
+/* What a proxy may be told, whoever asks for whatever share: one line, and a limit that is one. */
+static void answer(const struct mt_admit *law, const char *line, size_t n)
+{
+    static const char *const words[] = {"ok", "late", "stalled", "draining", "warming", NULL};
+    struct mt_agent a = mt_agent_judge(law, words[n % MT_COUNT(words)]);
+    int share = mt_agent_share(line, n);
+    char out[MT_AGENT_LINE];
+
+    must(share >= 1 && share <= 10000);
+    a.sessions = n ? line[0] : 0;
+    a.limit = (int)n - 2;
+    n = mt_agent_reply(&a, share, out);
+    must(n < sizeof(out) && strlen(out) == n && strchr(out, '\n') == out + n - 1);
+    must(!strstr(out, "maxconn:0") && !strstr(out, "maxconn:-"));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *p = (const char *)data, *end = p + size;
@@ -78,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t n = (size_t)((nl ? nl : end) - p);
 
         take(&l, p, n);
+        answer(&l.law, p, n);
         p += n + 1;
     }
     mt_ticks_end(&l.ticks);

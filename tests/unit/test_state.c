@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "engine/session.h"
+#include "util.h"
+#include "wire/callfile.h"
 
 enum { WINDOW = 40, SINKS = 4, FRAMES = 160, SHOTS = 4096, PIECE_PARTS = 3 };
 
@@ -494,14 +496,103 @@ static void test_hostile(void **state)
     assert_true(good > 0);
 }
 
+/* ---- files ---- */
+
+static char dir[32];
+
+static int make_dir(void **state)
+{
+    (void)state;
+    return util_dir_make(dir);
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    return util_dir_remove(dir);
+}
+
+static void refused(const struct world *w, unsigned char *data, size_t n, int code)
+{
+    struct mt_state_io io = {0};
+    struct mt_err e = {0};
+
+    assert_int_equal(mt_callfile_open(&io, data, n, w->m, 77, &e), code);
+    assert_true(e.text[0] && !strchr(e.text, '\n'));
+    assert_null(io.data);
+}
+
+/* Every byte altered, a cut at every length, another model; and what is whole comes back whole. */
+static void test_file(void **state)
+{
+    static struct world w;
+    struct mt_state_io io = {0}, back = {0};
+    struct mt_err e = {0};
+    unsigned char *data;
+    size_t n;
+
+    (void)state;
+    begin(&w, plain, options("window=40,sinks=4"), 1);
+    w.id = dial(&w, 1);
+    mt_callfile_begin(&io);
+    assert_int_equal(mt_engine_save(w.eng, w.id, &io), 0);
+    assert_int_equal(mt_callfile_seal(&io, w.m, 77), 0);
+    assert_int_equal(mt_callfile_write(dir, "a", io.data, io.n, false, &e), 0);
+    assert_int_equal(mt_callfile_read(&data, &n, dir, "a", io.n - 1, &e), -EFBIG);
+    e = (struct mt_err){0};
+    assert_int_equal(mt_callfile_read(&data, &n, dir, "a", io.n, &e), 0);
+    assert_int_equal(n, io.n);
+    assert_memory_equal(data, io.data, n);
+    for (size_t i = 0; i < n; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            data[i] ^= (unsigned char)(1 << bit);
+            refused(&w, data, n, -EPROTO);
+            data[i] ^= (unsigned char)(1 << bit);
+        }
+    for (size_t cut = 0; cut < n; cut++)
+        refused(&w, data, cut, -EPROTO);
+    assert_int_equal(mt_callfile_open(&back, data, n, w.m, 78, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "another model"));
+    e = (struct mt_err){0};
+    assert_int_equal(mt_callfile_open(&back, data, n, w.m, 77, &e), 0);
+    assert_memory_equal(back.data + back.at, io.data + back.at, n - back.at);
+    free(data);
+    /* A full disk: what was there stays, and nothing else does. */
+    io.data[io.n - 1] ^= 1;
+    assert_int_equal(mt_callfile_write(dir, "a", io.data, io.n, true, &e), -ENOSPC);
+    io.data[io.n - 1] ^= 1;
+    e = (struct mt_err){0};
+    assert_int_equal(mt_callfile_read(&data, &n, dir, "a", io.n, &e), 0);
+    assert_memory_equal(data, io.data, n);
+    free(data);
+    free(io.data);
+    assert_int_equal(mt_callfile_read(&data, &n, dir, "b", 1000, &e), -ENOENT);
+    end(&w);
+}
+
+static void test_names(void **state)
+{
+    char name[MT_CALLFILE_NAME_MAX + 2];
+    const char *const bad[] = {"", ".", "..", ".a", "a/b", "/", "a b", "\xc3\xa4", "a\n"};
+
+    (void)state;
+    for (size_t i = 0; i < MT_COUNT(bad); i++)
+        assert_false(mt_callfile_name(bad[i]));
+    assert_true(mt_callfile_name("A-z_0.9"));
+    memset(name, 'x', sizeof(name));
+    name[MT_CALLFILE_NAME_MAX + 1] = '\0';
+    assert_false(mt_callfile_name(name));
+    name[MT_CALLFILE_NAME_MAX] = '\0';
+    assert_true(mt_callfile_name(name));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_tick),
-        cmocka_unit_test(test_smaller_window),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_each_tick), cmocka_unit_test(test_smaller_window),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_file),      cmocka_unit_test(test_names),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -11,6 +11,7 @@
 int probe_watch(int argc, char **argv);
 int probe_stats(int argc, char **argv);
 int probe_cap(int argc, char **argv);
+int probe_save(int argc, char **argv);
 int probe_check(int argc, char **argv);
 int probe_drain(int argc, char **argv);
 int probe_play(int argc, char **argv);

@@ -1,0 +1,89 @@
+/*
+ * fuzz_call.c: any bytes as a saved call: as a file, whose head must refuse all but its own, and
+ * behind a true head, as the state of a session. What is refused says why on one line; what is
+ * taken can be saved again, and goes on.
+ */
+#include "wire/callfile.h"
+
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct mt_backend *be;
+static struct mt_model *m;
+static struct mt_engine *eng;
+static struct mt_clock the_clock;
+
+static void must(bool good)
+{
+    if (!good)
+        abort();
+}
+
+static void begin(void)
+{
+    const struct mt_model_opts mo = {.step_rows = 32, .want_rows = 2};
+    struct mt_engine_opts o;
+
+    mt_engine_defaults(&o);
+    must(mt_policy_parse("window=40,sinks=4", &o.policy, NULL) == 0);
+    o.pool_blocks = 20;
+    o.answer_tokens = 3;
+    o.step_tokens = 32;
+    o.max_sessions = 2;
+    o.frame_ns = 200 * MT_NS_PER_MS;
+    the_clock = mt_clock_virtual(INT64_C(1) << 40);
+    must(mt_backend_open(&be, "cpu", 1, NULL) == 0);
+    must(mt_model_open(&m, "synth:qwen2.5-omni-tiny,layers=1", be, &mo, NULL) == 0);
+    must(mt_engine_new(&eng, m, &o, &the_clock, NULL) == 0);
+}
+
+static void one_line(const struct mt_err *e)
+{
+    must(e->code < 0 && e->text[0] && !strchr(e->text, '\n'));
+}
+
+static void as_state(unsigned char *data, size_t n)
+{
+    struct mt_state_io io = {.load = true, .data = data, .n = n}, again = {0};
+    const struct mt_load_opts lo = {0};
+    const char *why = NULL;
+    double retry;
+    int64_t id;
+    int rc = mt_engine_load(eng, &io, &lo, &id, &why, &retry);
+
+    if (rc < 0) {
+        must(rc != 0 && (why != NULL || io.err.code != 0));
+        if (!why)
+            one_line(&io.err);
+        return;
+    }
+    must(mt_engine_save(eng, id, &again) == 0);
+    free(again.data);
+    mt_engine_end(eng, id, the_clock.virtual_ns);
+    for (int i = 0; i < 10 && mt_engine_tick(eng); i++) {
+    }
+    mt_engine_close(eng, id, "gone");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    unsigned char *copy = malloc(size + 8);
+    struct mt_state_io io = {0};
+    struct mt_err e = {0};
+
+    if (!eng)
+        begin();
+    must(copy != NULL);
+    memcpy(copy, data, size);
+    if (mt_callfile_open(&io, copy, size, m, 1, &e) < 0)
+        one_line(&e);
+    else
+        as_state(io.data + io.at, io.n - io.at);
+    as_state(copy, size);
+    free(copy);
+    return 0;
+}
