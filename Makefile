@@ -217,7 +217,7 @@ check: all headers $(UNIT) $(EMU_TEST) $(EMU_PLUGIN) $(CARD) $(REPLAY) | $(FIRST
 headers: | $(FIRST) # each public header compiles alone
 	@for h in $(HEADERS); do $(CC) $(MT_CFLAGS) -fsyntax-only -x c -include $$h /dev/null || exit 1; done
 
-bench: $(BENCH) ## the benches, some six minutes: shares of what the machine gives, tokens a second, sessions on the beat
+bench: $(BENCH) ## the benches, some three minutes: shares of what the machine gives, tokens a second, sessions on the beat
 	@set -e; for b in $(BENCH); do echo "== $$b" >&2; $$b; done
 
 fuzz: ## fuzz each parser for FUZZ_SECONDS (10), with clang

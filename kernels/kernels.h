@@ -209,6 +209,9 @@ enum mt_rope_kind {
 struct mt_rope {
     enum mt_rope_kind kind;
     double base;
+    /* What heads of q and of k are normed with before they turn, as by rms_norm; or NULL. */
+    const struct mt_mat *q_norm, *k_norm;
+    float eps;
 };
 
 /*
@@ -382,8 +385,8 @@ struct mt_ops {
                     struct mt_rows scratch, int n);
 
     /*
-     * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
+     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at its
+     * index; q_sink gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
      * [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`. All runs are
      * appended before any attention of the layer.
      */

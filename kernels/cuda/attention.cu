@@ -64,8 +64,8 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS) merge_pieces(struct c
 /* ---- the operation ---- */
 
 /*
- * What takes a run's tiles: the kernel here; on tensor cores, by the cache's type, a warp a piece, or
- * 4 warps a tile.
+ * What takes a run's tiles: the kernel here; on tensor cores, by the cache's type, a warp a piece,
+ * or 4 warps a tile.
  */
 enum kind { PLAIN, NARROW, WIDE_KIND = NARROW + 4, KINDS = WIDE_KIND + 4 };
 

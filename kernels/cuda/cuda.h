@@ -29,8 +29,8 @@ extern "C" {
 }
 
 /*
- * Q8_0 as the device keeps it where a row is whole 256: of each 256 the numbers, then the 8 scales, so
- * that what a warp reads lies on 16 bytes and in one piece. As many bytes as before.
+ * Q8_0 as the device keeps it where a row is whole 256: of each 256 the numbers, then the 8 scales,
+ * so that what a warp reads lies on 16 bytes and in one piece. As many bytes as before.
  */
 enum { MT_Q8_APART = MT_DTYPES };
 

@@ -230,6 +230,16 @@ template <class T> MT_DEV T warp_sum(T v)
     return v;
 }
 
+/* What a warp multiplies n numbers with to norm them: 1 / sqrt(mean square + eps). */
+MT_DEV float warp_norm(const float *a, int n, float eps)
+{
+    float sum = 0;
+
+    for (int i = (int)dev_lane(); i < n; i += 32)
+        sum = dev_fma(a[i], a[i], sum);
+    return 1 / sqrtf(warp_sum(sum) / (float)n + eps);
+}
+
 MT_DEV float warp_max(float v)
 {
     for (int m = 16; m; m >>= 1)

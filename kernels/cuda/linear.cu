@@ -100,9 +100,9 @@ MT_DEV int row_of_lane(void)
 }
 
 /*
- * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum does
- * it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8 rows
- * instead of 40.
+ * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum
+ * does it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8
+ * rows instead of 40.
  */
 MT_DEV float fold(float *sum)
 {
@@ -358,8 +358,8 @@ static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
 /*
  * cuBLAS counts columns first: out^T [cols of it, n] = W (transposed) x^T. Where the residual is
  * out itself and nothing comes between, it adds up there; where it is out and something does, the
- * sums can't lie in out, and the caller takes our kernel. *cast: the type that x lies in c->cast in
- * already, F32 for none.
+ * sums can't lie in out, and the caller takes our kernel. cast: the type that x has been cast to
+ * already, MT_F32 if to none; several matrices take the same rows.
  */
 static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
                  struct epilogue e, int n, int *cast)
@@ -400,13 +400,12 @@ static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     return true;
 }
 
-static void linear(struct mt_cuda *c, const struct mt_linear *l, struct mt_rows x, int n, int *cast)
+static void product(struct mt_cuda *c, struct mt_rows x, const struct mt_linear *l, int n,
+                    int *cast)
 {
     struct epilogue e = {l->bias ? l->bias->vec : NULL, l->act, l->residual};
 
-    if (n < 1)
-        return;
-    if (c->exact || !blas(c, l->out, x, l->w->d, e, n, cast))
+    if (n > 0 && (c->exact || !blas(c, l->out, x, l->w->d, e, n, cast)))
         own(c, l->out, x, l->w->d, e, n);
 }
 
@@ -414,10 +413,10 @@ void mt_cuda_linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                     struct mt_rows residual, int n)
 {
-    struct mt_linear l = {out, w, bias, act, residual};
+    const struct mt_linear l = {out, w, bias, act, residual};
     int cast = MT_F32;
 
-    linear(cuda_of(be), &l, x, n, &cast);
+    product(cuda_of(be), x, &l, n, &cast);
 }
 
 /* ---- many matrices, each with some of the rows ---- */
@@ -475,10 +474,10 @@ void mt_cuda_grouped(struct mt_cuda *c, struct mt_rows out, struct mt_rows x,
 static void linears(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
                     int count, int n)
 {
-    int cast = MT_F32; /* the same rows for all: they are rounded once */
+    int cast = MT_F32;
 
     for (const struct mt_linear *l = list; l < list + count; l++)
-        linear(cuda_of(be), l, x, n, &cast);
+        product(cuda_of(be), x, l, n, &cast);
 }
 
 void mt_cuda_linears(struct mt_ops *o)

@@ -116,7 +116,7 @@ static inline unsigned __ballot_sync(unsigned, int v)
     return set;
 }
 
-/* ---- tensor cores and copies that nobody waits for: kernels/cuda/tensor.h says what they are ---- */
+/* ---- tensor cores and copies: kernels/cuda/tensor.h says what they are ---- */
 
 /* What is copied reads as NaN until the lane has waited for its group. */
 void emu_copy(void *dst, const void *src, unsigned bytes, bool there);
@@ -149,6 +149,11 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned how)
 static inline int __popc(unsigned v)
 {
     return __builtin_popcount(v);
+}
+
+static inline int __clz(int v)
+{
+    return v ? __builtin_clz((unsigned)v) : 32;
 }
 
 static inline int __ffs(int v)

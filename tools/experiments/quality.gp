@@ -15,11 +15,11 @@ unset logscale x
 set key top right
 set title "where attention goes, queries 128 to 255: the first 8 tokens"
 set xlabel "layer"
-set ylabel "share of attention"
+set ylabel "share of attention, 95 %"
 stats raw . "/attention.tsv" using 2 nooutput
 set yrange [0:1.35 * STATS_max]
 set autoscale x
-plot raw . "/attention.tsv" using 1:2 with linespoints pointtype 7 linecolor rgb blue title "the first 8 tokens", \
+plot raw . "/attention.tsv" using 1:2:4:5 with yerrorlines pointtype 7 linecolor rgb blue title "the first 8 tokens", \
      raw . "/attention.tsv" using 1:3 with linespoints pointtype 6 linecolor rgb grey title "8 that are as far away"
 set title sprintf("written by itself, window %d: runs of four tokens that are new", least)
 set xlabel ""
