@@ -181,7 +181,7 @@ static void fill_cache(struct calls *x, int heads)
     int64_t all = x->n * x->each;
     struct mt_rows q = noise(c, rows_max, heads * x->shape.head_dim);
     struct mt_rows k = noise(c, rows_max, kv_width), v = noise(c, rows_max, kv_width);
-    struct mt_rope rope = {MT_ROPE_HALVES, 1e6};
+    struct mt_rope rope = {.kind = MT_ROPE_HALVES, .base = 1e6};
 
     for (int64_t i = 0; i < all; i++)
         x->blocks[i] = (int32_t)i;

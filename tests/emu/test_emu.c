@@ -88,7 +88,7 @@ static void check_layers(const char *shape, const char *how, int most)
     check_step(&two);
     check_step(&four);
     assert_int_equal(two.up, four.up);
-    assert_in_range(two.up, 1, 6); /* ids, batch, angles, tiles, wanted rows, how to draw */
+    assert_in_range(two.up, 1, 7); /* ids, batch, angles, tiles, wanted rows, how to draw */
     assert_in_range(each, 1, most);
 }
 
