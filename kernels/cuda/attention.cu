@@ -227,7 +227,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
     n = 0;
     for (int kind = 0; kind < KINDS; n += share[kind++].tiles)
         share_of((struct tile *)s.host + n, kv, b, k.group, kind, least, room[kind]);
-    mt_stage_send(c, &s);
+    mt_stage_share(c, &s);
     n = 0;
     for (int kind = 0; kind < KINDS; n += share[kind++].tiles) {
         k.tile = (const struct tile *)s.dev + n;

@@ -17,6 +17,15 @@
 #define MT_SHARED_BYTES(p) extern __shared__ __align__(16) char p[]
 #endif
 
+/* mt_mix64 of base.h. */
+MT_DEV uint64_t dev_mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
 /* ---- numbers ---- */
 
 /* One rounding on a device; two on the host, whose fma is a call where the machine is not known. */

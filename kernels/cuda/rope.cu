@@ -155,7 +155,7 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
         return;
     for (int i = 0; i < half; i++)
         ((double *)s.host)[i] = pow(rope.base, -2.0 * i / hd);
-    mt_stage_send(c, &s);
+    mt_stage_share(c, &s);
     MT_LAUNCH(c, rope_rows, (unsigned)b->n_rows, THREADS, shared, mt_dkv_of(kv, layer), d, q,
               q_sink, k, v, (const double *)s.dev, rope.kind != MT_ROPE_NONE, t,
               rope.q_norm ? rope.q_norm->vec : NULL, rope.k_norm ? rope.k_norm->vec : NULL,

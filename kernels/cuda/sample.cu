@@ -32,18 +32,10 @@ struct draw {
     int n_ban, n_scale;
 };
 
-/* mt_mix64 and mt_unit of base.h. */
-MT_DEV u64 mix(u64 x)
-{
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
+/* mt_unit of base.h. */
 MT_DEV double chance(const struct draw &d, u64 salt)
 {
-    return (double)(mix((mix(d.seed) ^ d.number) + salt) >> 11) * 0x1p-53;
+    return (double)(dev_mix64((dev_mix64(d.seed) ^ d.number) + salt) >> 11) * 0x1p-53;
 }
 
 /* Ascending in the logit; 0 for what is no candidate. -0 is 0. */

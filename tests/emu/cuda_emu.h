@@ -12,6 +12,8 @@
 #ifndef CUDA_EMU_H
 #define CUDA_EMU_H
 
+#include "count.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -213,6 +215,7 @@ typedef struct emu_event *cudaEvent_t;
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t s);
@@ -260,6 +263,7 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t)
 
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
+    emu_count.waits++;
     return cudaSuccess;
 }
 
