@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -60,7 +60,7 @@ FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
 PLUGIN   := $(if $(filter-out 0,$(CUDA)),$B/libmetronome-cuda.so)
 
-.PHONY: all deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall deb clean help
+.PHONY: all gpu-bundle gpu-check deps deps-test deps-dev demo experiments check headers bench fuzz fuzz-programs lint install uninstall deb clean help
 .SECONDARY:
 
 all: $(TOOLS) $(PLUGIN) ## build the tools into build/ (CUDA=1: the plugin for NVIDIA cards too)
@@ -113,7 +113,8 @@ NVCCFLAGS ?= -O3 -lineinfo
 MT_NVCC   = $(NVCC) -std=c++17 $(CUDA_ARCH) $(NVCCFLAGS) $(if $(CI),-Werror all-warnings) -ccbin $(CXX) \
             -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -Ilib -I. $(PKG_CF)
 # What it needs of the library it carries itself: the binaries export nothing.
-PLUGIN_OBJ := $(CUDA_SRC:%.cu=$B/cuda/%.o) $(patsubst %,$B/cuda/%.o,kernels/kernels kernels/conv_pack lib/base/err lib/base/mem)
+PLUGIN_LIB := $(patsubst %,$B/cuda/%.o,kernels/kernels kernels/conv_pack lib/base/err lib/base/mem)
+PLUGIN_OBJ := $(CUDA_SRC:%.cu=$B/cuda/%.o) $(PLUGIN_LIB)
 
 $B/cuda/%.o: %.cu
 	@mkdir -p $(@D)
@@ -132,8 +133,8 @@ $B/libmetronome-cuda.so: $(PLUGIN_OBJ)
 # The same device code for the host, under the tests of the kernels: tests/emu says how. A thread is a fibre there,
 # which the thread sanitizer can't follow.
 EMU_OBJ  := $(CUDA_SRC:%.cu=$B/emu/%.o) $B/emu/tests/emu/cuda_emu.o
-EMU_TEST := $(if $(findstring thread,$(SAN)),,$(patsubst tests/unit/test_kernels%.c,$B/tests/test_cuda%,$(wildcard tests/unit/test_kernels*.c)))
-MT_EMU   = $(CXX) -std=c++17 -x c++ -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -DMT_CUDA_EMU -DMT_PIECE=64 \
+EMU_TEST := $(if $(findstring thread,$(SAN)),,$B/tests/test_emu $(patsubst tests/unit/test_kernels%.c,$B/tests/test_cuda%,$(wildcard tests/unit/test_kernels*.c)))
+MT_EMU   = $(CXX) -std=c++17 -x c++ -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -DMT_CUDA_EMU -DMT_PIECE=64 \
            -DMT_DRAW_THREADS=64 -Wall -Wextra -Wshadow -Wno-unknown-pragmas $(if $(CI),-Werror) -Itests/emu -Ilib -I. $(PKG_CF) $(SANFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP
 
 $B/emu/%.o: %.cu | $(FIRST)
@@ -151,11 +152,46 @@ $B/emu/%.o: %.c | $(FIRST)
 	@$(if $(V),,echo "  cc    $< (CUDA)")
 	$Q$(CC) $(MT_CFLAGS) -DTEST_CUDA -Wno-unused-function $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
+$B/tests/test_emu: $B/emu/tests/emu/test_emu.o $(EMU_OBJ) $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
 $B/tests/test_cuda: $B/emu/tests/unit/test_kernels.o $(EMU_OBJ) $(LIB)
 	$(LINK) -lcmocka $(MT_LIBS)
 
 $B/tests/test_cuda_%: $B/emu/tests/unit/test_kernels_%.o $(EMU_OBJ) $(LIB)
 	$(LINK) -lcmocka $(MT_LIBS)
+
+# The emulation as a plugin: programs meet a card by MT_CUDA_PLUGIN where there is none.
+EMU_PLUGIN := $(if $(findstring thread,$(SAN)),,$B/emu/libmetronome-cuda.so)
+$B/emu/libmetronome-cuda.so: $(EMU_OBJ) $(PLUGIN_LIB)
+	@$(if $(V),,echo "  link  $@")
+	$Q$(CXX) -shared $(SANFLAGS) -o $@ $^ -lm
+
+# ---- checks on a card ----
+
+# What measures on any backend, and what needs nvcc: ceilings and the kernels' tests over the plugin.
+CARD     := $B/gpu-measure
+CARD_CUDA := $B/gpu-ceiling $(patsubst tests/unit/test_kernels%.c,$B/tests/test_card%,$(wildcard tests/unit/test_kernels*.c))
+GOLDEN   := $(addprefix $B/tests/test_,golden minicpm mimi moshi)
+
+$B/gpu-measure: $B/tests/card/measure.o $(LIB)
+	$(LINK) $(MT_LIBS)
+
+$B/gpu-ceiling: $B/cuda/tests/card/ceiling.o
+	@$(if $(V),,echo "  link  $@")
+	$Q$(NVCC) -cudart static -ccbin $(CXX) -o $@ $^ -lcublas -Xlinker -rpath,$(CUDA_HOME)/lib64
+
+$B/tests/test_card: $B/emu/tests/unit/test_kernels.o $B/tests/card/open.o $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
+$B/tests/test_card_%: $B/emu/tests/unit/test_kernels_%.o $B/tests/card/open.o $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
+gpu-bundle: all $(CARD) $(CARD_CUDA) $(GOLDEN) ## everything that gpu-check needs on a bare machine, in build/gpu-bundle (with CUDA=1)
+	@tests/card/bundle $B build/gpu-bundle
+
+gpu-check: gpu-bundle ## what a card does and how fast, eight minutes at most: NDJSON into OUT (build/gpu)
+	@build/gpu-bundle/gpu-check $(or $(OUT),build/gpu)
 
 # ---- what people and CI run ----
 
@@ -174,7 +210,7 @@ demo: all | $(FIRST) ## a minute and a half of what metronome is for, from real 
 experiments: all | $(FIRST) ## every finding of the paper on one page, live and at its scale: about three quarters of an hour
 	@PATH="$(CURDIR)/$B:$$PATH" tools/experiments/all
 
-check: all headers $(UNIT) $(EMU_TEST) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
+check: all headers $(UNIT) $(EMU_TEST) $(EMU_PLUGIN) $(CARD) $(REPLAY) | $(FIRST) ## build and run all tests (SAN=address,undefined or SAN=thread; JOBS=N)
 	@PATH="$(CURDIR)/$B:$$PATH" MT_TESTS="$(CURDIR)/tests" MT_SAN="$(SAN)" JOBS=$(JOBS) tests/run $B/check \
 		$(UNIT) $(EMU_TEST) $(REPLAY) $(BATS)
 

@@ -66,6 +66,18 @@ struct mt_bytes {
     bool looked_up;     /* rows are only looked up: linear may be slow, so no copy is made for it */
 };
 
+/*
+ * A matrix that is made and not read: element i is the 16 bits from i % 4 * 16 on of mt_mix64(key +
+ * i / 4), as a signed number u, and (2 u + 1) * step + mean, each rounded to f32, then to the type.
+ */
+struct mt_recipe {
+    uint64_t key;
+    float step, mean;
+};
+/* Elements first.. of it, n of them; type F32, F16 or BF16. */
+void mt_recipe_make(void *dst, enum mt_dtype type, const struct mt_recipe *r, int64_t first,
+                    int64_t n);
+
 struct mt_mat;     /* a weight: [out, in], in the backend's own form */
 struct mt_kv;      /* a pool of KV blocks for all layers */
 struct mt_experts; /* gated MLPs of which each row takes a few */
@@ -197,6 +209,9 @@ enum mt_rope_kind {
 struct mt_rope {
     enum mt_rope_kind kind;
     double base;
+    /* What heads of q and of k are normed with before they turn, as by rms_norm; or NULL. */
+    const struct mt_mat *q_norm, *k_norm;
+    float eps;
 };
 
 /*
@@ -267,9 +282,18 @@ struct mt_backend;
 struct mt_ops {
     const char *name; /* "cpu-scalar", "cpu-avx2", … */
     void (*free)(struct mt_backend *be);
+    /* Bytes of the memory that weights, rows and pools lie in: those that are left, and all.
+     * -ENODEV. NULL: they lie in the machine's. */
+    int (*memory)(struct mt_backend *be, int64_t *left, int64_t *all);
 
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
+    /*
+     * As mat_new, for b without data: its elements are r's from the first on. NULL where weights lie
+     * in the machine's memory anyway.
+     */
+    int (*mat_make)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                    const struct mt_recipe *r, int64_t first);
     void (*mat_free)(struct mt_backend *be, struct mt_mat *m);
     /*
      * May m still read the bytes that it was made from? Otherwise they may go, unless its rows are
@@ -361,8 +385,8 @@ struct mt_ops {
                     struct mt_rows scratch, int n);
 
     /*
-     * Rotary positions, then append. q [rows, heads * hd] is rotated in place at its index; q_sink
-     * gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
+     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at its
+     * index; q_sink gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
      * [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`. All runs are
      * appended before any attention of the layer.
      */

@@ -12,8 +12,9 @@
 #include "metrics/notify.h"
 #include "wire/wire.h"
 
-#define KV_DEFAULT   "window=2048,sinks=4"
-#define POOL_DEFAULT (INT64_C(2) << 30)
+#define KV_DEFAULT         "window=2048,sinks=4"
+#define POOL_DEFAULT       (INT64_C(2) << 30)
+#define GPU_MEMORY_DEFAULT 0.9
 
 enum {
     OPT_MMPROJ = 256,
@@ -22,6 +23,7 @@ enum {
     OPT_ROPE,
     OPT_BLOCK,
     OPT_POOL,
+    OPT_GPU_MEMORY,
     OPT_KV_TYPE,
     OPT_FRAME,
     OPT_DEADLINE,
@@ -78,7 +80,11 @@ static const struct argp_option options[] = {
     {"rope", OPT_ROPE, "WHERE", 0,
      "Where sinks stand: cache, before the window (default), or absolute", 0},
     {"pool", OPT_POOL, "SIZE", 0,
-     "KV memory of all sessions: bytes, or Nb for blocks (default 2GiB)", 0},
+     "KV memory of all sessions: bytes, Nb for blocks, or auto: what a card has left (default "
+     "2GiB)",
+     0},
+    {"gpu-memory", OPT_GPU_MEMORY, "SHARE", 0,
+     "With --pool auto: share of the card's memory to use in all (default 0.9)", 0},
     {"block", OPT_BLOCK, "TOKENS", 0, "Tokens in a block (default 16)", 0},
     {"kv-type", OPT_KV_TYPE, "TYPE", 0,
      "Storage of keys and values: bf16 (default), f16, f32, int8, fp8", 0},
@@ -144,6 +150,8 @@ struct args {
     struct mt_wire_fault fault;
     bool faulty;
     int64_t pool_bytes; /* 0: engine.pool_blocks says it */
+    bool pool_auto;
+    double gpu_memory; /* 0: not given */
     int threads;
     bool kv_given;
     bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
@@ -189,6 +197,8 @@ static void check(struct argp_state *st, const struct args *a)
         argp_error(st, "--socket: at most %d of them, with those of the service manager", MT_DOORS);
     if (a->metrics && a->metrics_fd >= 0)
         argp_error(st, "--metrics: the service manager has a socket for them");
+    if (a->gpu_memory > 0 && !a->pool_auto)
+        argp_error(st, "--gpu-memory: it goes with --pool auto");
     if (a->faulty && !server)
         argp_error(st, "--fault: what it breaks is a server's: give a socket (-s SOCKET)");
     if ((a->metrics || a->metrics_fd >= 0) && !server)
@@ -260,7 +270,12 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         o->policy.rope_absolute = mt_arg_rope(st, arg);
         break;
     case OPT_POOL:
-        mt_arg_pool(st, arg, INT32_MAX, &a->pool_bytes, &o->pool_blocks);
+        a->pool_bytes = o->pool_blocks = 0;
+        if (!(a->pool_auto = !strcmp(arg, "auto")))
+            mt_arg_pool(st, arg, INT32_MAX, &a->pool_bytes, &o->pool_blocks);
+        break;
+    case OPT_GPU_MEMORY:
+        a->gpu_memory = mt_arg_double(st, "--gpu-memory", arg, 0.01, 1);
         break;
     case OPT_BLOCK:
         o->block_tokens = (int)mt_arg_i64(st, "--block", arg, 1, 1024);
@@ -350,6 +365,7 @@ struct serve {
     struct mt_model *model;
     struct mt_wire_hub *hub;
     struct mt_clock clock;
+    int64_t shown_ns; /* when the weights' progress was */
     struct mt_engine *engine;
     struct mt_wire_meter *meter;
     struct mt_metrics_server *metrics;
@@ -405,6 +421,18 @@ static int open_model(struct serve *s, const struct args *a, const struct mt_mod
     return 0;
 }
 
+/* On a terminal, ten times a second at most. */
+static void show_loading(void *ctx, int64_t bytes)
+{
+    struct serve *s = ctx;
+    int64_t now = s->clock.now_ns(&s->clock);
+
+    if (now - s->shown_ns < 100000000)
+        return;
+    s->shown_ns = now;
+    fprintf(stderr, "\r\033[K%s: weights: %.1f GiB", mt_msg_program_name(), (double)bytes / 0x1p30);
+}
+
 static int build(struct serve *s, struct args *a, struct mt_err *e)
 {
     struct mt_engine_opts *o = &a->engine;
@@ -418,10 +446,22 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     int rc;
 
     s->clock = mt_clock_real();
-    if ((rc = open_model(s, a, &mo, e)) < 0 || (rc = mt_wire_hub_new(&s->hub)) < 0)
+    s->shown_ns = s->clock.now_ns(&s->clock); /* what takes no time is not worth a word */
+    if (a->level > MT_ERROR && isatty(STDERR_FILENO)) {
+        mo.loading = show_loading;
+        mo.ctx = s;
+    }
+    rc = open_model(s, a, &mo, e);
+    if (mo.loading)
+        fputs("\r\033[K", stderr);
+    if (rc < 0 || (rc = mt_wire_hub_new(&s->hub)) < 0)
         return rc;
     if (!a->answer_given && mt_model_info(s->model)->draws)
         o->answer_tokens = mt_model_info(s->model)->draws;
+    if (a->pool_auto && (rc = mt_engine_pool_auto(
+                             s->model, o, a->gpu_memory > 0 ? a->gpu_memory : GPU_MEMORY_DEFAULT,
+                             &a->pool_bytes, e)) < 0)
+        return rc;
     if (a->pool_bytes) {
         struct mt_kv_shape shape = mt_model_kv_shape(s->model, o->block_tokens, o->kv_type);
         int64_t block = mt_kv_block_bytes(&shape);

@@ -190,6 +190,9 @@ void mt_rope_frequencies(struct mt_cpu *c, double base, int head_dim);
  * unless they are there already. which: 0 for q and k, 1 for q_sink. Rows may be filled by several
  * threads at once.
  */
+/* The norms that come before. */
+void mt_rope_norms(struct mt_backend *be, const struct mt_rope *rope, struct mt_rows q,
+                   struct mt_rows k, int n);
 const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base, int64_t pos,
                            int head_dim);
 

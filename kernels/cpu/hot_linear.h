@@ -10,7 +10,7 @@
  */
 #define GROUP 8
 #define PIECE 512
-#define BLOCK 64
+#define BLOCK 128
 /*
  * Up to this many rows of x it is cheaper to decode weights anew for each tile than to store them.
  */
@@ -180,6 +180,22 @@ static void group_few(const struct linear_job *j, const char *const *w, int64_t 
     finish(j, buf, o, 0, j->n);
 }
 
+/*
+ * Fetch 64 bytes of each row from *at on, which moves on, up to `end`: the next piece, or behind
+ * the rows' ends that of the next group, comes while this one is at work. A row's piece is too
+ * short a stream for the processor to see.
+ */
+static void ahead(int64_t *at, int64_t end, const char *const *w, int64_t row_bytes)
+{
+    int64_t from = *at < row_bytes ? *at : *at + (GROUP - 1) * row_bytes;
+
+    if (*at >= end)
+        return;
+    for (int i = 0; i < GROUP; i++)
+        __builtin_prefetch(w[i] + from);
+    *at += 64;
+}
+
 static void group_many(const struct linear_job *j, const char *const *w, int64_t o, float *scratch)
 {
     float *piece = scratch, *buf = scratch + (int64_t)GROUP * PIECE;
@@ -193,6 +209,8 @@ static void group_many(const struct linear_job *j, const char *const *w, int64_t
         for (int64_t k0 = 0; k0 < cols; k0 += PIECE) {
             int64_t k = cols - k0 < PIECE ? cols - k0 : PIECE;
             const char *wp[GROUP];
+            int64_t at = (k0 + k) * j->w->row_bytes / cols;
+            int64_t end = at + PIECE * j->w->row_bytes / cols;
 
             for (int i = 0; i < GROUP; i++) {
                 if (j->w->type == MT_F32) {
@@ -206,6 +224,7 @@ static void group_many(const struct linear_job *j, const char *const *w, int64_t
                 int nx = rows - r < TILE_X ? (int)(rows - r) : TILE_X;
                 const float *x = j->x.data + (r0 + r) * j->x.stride + k0;
 
+                ahead(&at, end, w, j->w->row_bytes);
                 for (int64_t half = 0; half < GROUP; half += 4)
                     tile_MT_F32(4, nx, wp + half, x, j->x.stride, k,
                                 acc + r * GROUP + half * TILE_X);

@@ -230,6 +230,7 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
 {
     struct rope_job j = {cpu_of(be), kv, layer, rope, b, q, q_sink, k, v};
 
+    mt_rope_norms(be, &rope, q, k, b->n_rows);
     mt_rope_frequencies(j.c, rope.base, kv->s.head_dim);
     mt_par(j.c, b->n_rows, 2 * (int64_t)q.width + 4 * (int64_t)k.width, rope_run, &j);
 }

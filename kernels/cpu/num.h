@@ -136,7 +136,7 @@ static inline void num_decode(float *dst, enum mt_dtype t, const void *row, int6
 
 /*
  * One head of one token into the cache. INT8: the scale is maxabs / 127, so the error is at most
- * half a scale; FP8: maxabs / 448, the error a 16th of the number, or 2^-10 scales where it is tiny.
+ * half a scale; FP8: maxabs / 448, the error a 16th of a number, or 2^-10 scales of a tiny one.
  * A number that is not finite poisons the token's head with NaN instead of vanishing.
  */
 static inline void num_encode(void *dst, float *scale, enum mt_dtype t, const float *x, int n)

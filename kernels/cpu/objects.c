@@ -325,14 +325,14 @@ static void kv_move(const struct mt_kv *kv, const struct mt_kv_view *view, int64
 
             if (in)
                 memcpy(x, in + at, bytes);
-            else
+            else if (out)
                 memcpy(out + at, x, bytes);
             if (!scale)
                 continue;
             x = kv_scale_at(kv, layer, block, v, head, slot);
             if (in)
                 memcpy(x, in + at + bytes, scale);
-            else
+            else if (out)
                 memcpy(out + at + bytes, x, scale);
         }
     }

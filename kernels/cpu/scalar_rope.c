@@ -38,6 +38,15 @@ const float *mt_rope_table(struct mt_cpu *c, int which, int64_t row, double base
     return table;
 }
 
+void mt_rope_norms(struct mt_backend *be, const struct mt_rope *rope, struct mt_rows q,
+                   struct mt_rows k, int n)
+{
+    if (rope->q_norm)
+        be->ops->rms_norm(be, q, q, rope->q_norm, rope->eps, n);
+    if (rope->k_norm)
+        be->ops->rms_norm(be, k, k, rope->k_norm, rope->eps, n);
+}
+
 static void rotate(float *dst, const float *src, struct mt_rope rope, int64_t pos, int heads,
                    int head_dim)
 {
@@ -79,7 +88,7 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
 {
     int hd = kv->s.head_dim, heads = q.width / hd;
 
-    (void)be;
+    mt_rope_norms(be, &rope, q, k, b->n_rows);
     for (int i = 0; i < b->n_runs; i++) {
         const struct mt_run *run = &b->runs[i];
 

@@ -52,9 +52,9 @@ template <int E, int TYPE> MT_DEV struct stage<E, TYPE> stage_at(char *all, int 
 }
 
 /*
- * Where word w (16 bytes) of row r stands, of bytes: lanes read words t of two rows of keys and words
- * g of every fourth row of values; other banks for each of the 8 that read together (two at a time
- * for values of 64).
+ * Where word w (16 bytes) of row r stands, of bytes: lanes read words t of two rows of keys and
+ * words g of every fourth row of values; other banks for each of the 8 that read together (two at a
+ * time for values of 64).
  */
 template <int E>
 MT_DEV int word_of(int r, int w, bool v)
@@ -78,8 +78,8 @@ template <int E> struct softmax {
 
 /*
  * The order of things is free where both sides of a product have the same. Of bytes a lane takes
- * what lies together: its operands of step k, side s (of the 16 elements, rows 2t.. or 2t + 8..) are
- * elements from here on,
+ * what lies together: its operands of step k, side s (of the 16 elements, rows 2t.. or 2t + 8..)
+ * are elements from here on,
  */
 template <int TYPE> MT_DEV int element_of(int k, int s, int t)
 {

@@ -64,8 +64,8 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS) merge_pieces(struct c
 /* ---- the operation ---- */
 
 /*
- * What takes a run's tiles: the kernel here; on tensor cores, by the cache's type, a warp a piece, or
- * 4 warps a tile.
+ * What takes a run's tiles: the kernel here; on tensor cores, by the cache's type, a warp a piece,
+ * or 4 warps a tile.
  */
 enum kind { PLAIN, NARROW, WIDE_KIND = NARROW + 4, KINDS = WIDE_KIND + 4 };
 
@@ -227,7 +227,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
     n = 0;
     for (int kind = 0; kind < KINDS; n += share[kind++].tiles)
         share_of((struct tile *)s.host + n, kv, b, k.group, kind, least, room[kind]);
-    mt_stage_send(c, &s);
+    mt_stage_share(c, &s);
     n = 0;
     for (int kind = 0; kind < KINDS; n += share[kind++].tiles) {
         k.tile = (const struct tile *)s.dev + n;

@@ -29,8 +29,8 @@ extern "C" {
 }
 
 /*
- * Q8_0 as the device keeps it where a row is whole 256: of each 256 the numbers, then the 8 scales, so
- * that what a warp reads lies on 16 bytes and in one piece. As many bytes as before.
+ * Q8_0 as the device keeps it where a row is whole 256: of each 256 the numbers, then the 8 scales,
+ * so that what a warp reads lies on 16 bytes and in one piece. As many bytes as before.
  */
 enum { MT_Q8_APART = MT_DTYPES };
 
@@ -46,6 +46,7 @@ struct mt_mat {
     struct mt_dmat d;
     float *vec;   /* rows == 1: the row as f32, else NULL */
     int64_t held; /* counted in mats_held */
+    struct mt_chunk *in;
 };
 
 /* The CPU's struct mt_kv begins alike and a block lies alike, so that one test reads both. */
@@ -87,20 +88,32 @@ struct mt_stage {
     size_t bytes;
 };
 
+enum { MT_CUDA_SHARED = 4 };
+
 struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
     cudaStream_t stream;
     cublasHandle_t blas;
     bool exact; /* own kernels for every sum: bits that no company changes */
+    /* For tests on a card: rows and pools lie where the host may touch them, launches are waited for. */
+    bool visible;
     int processors;
     bool failed;
     struct mt_held *held;
+    /* weights: memory.cu */
+    struct mt_chunk *chunk;
+    char *pinned;
+    cudaEvent_t sent[2]; /* a half of pinned is free again */
+    int half;
     /* the ring of small things: pinned, and its mirror on the device */
     char *ring, *ring_dev;
     size_t ring_bytes, ring_at;
     /* the last batch that went up since the ring was empty */
     struct mt_stage batch;
+    /* what else went up and will be asked for again, layer by layer; the oldest goes */
+    struct mt_stage shared[MT_CUDA_SHARED];
+    unsigned n_shared;
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
@@ -132,7 +145,9 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
         auto *k_ = kernel;                                                                         \
         if (!(c)->failed) {                                                                        \
             k_<<<grid, block, shared, (c)->stream>>>(__VA_ARGS__);                                 \
-            mt_cuda_check(c, cudaGetLastError(), #kernel);                                         \
+            mt_cuda_check(c,                                                                       \
+                          (c)->visible ? cudaStreamSynchronize((c)->stream) : cudaGetLastError(),  \
+                          #kernel);                                                                \
         }                                                                                          \
     } while (0)
 #endif
@@ -159,6 +174,11 @@ static inline unsigned mt_blocks(int64_t items, int each)
  */
 bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes);
 void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s);
+/*
+ * Sends the piece that was made last, unless the same bytes went up since the ring was empty: then s
+ * becomes those. For what every layer of a step says again.
+ */
+void mt_stage_share(struct mt_cuda *c, struct mt_stage *s);
 /* Both for bytes that lie somewhere: their address on the device, NULL after a failure. */
 void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes);
 /* The device's part to the host's, and wait. false after a failure. */
@@ -176,6 +196,17 @@ bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_ba
 /* A run but for its block table; entries of the table that its tokens and its past lie in. */
 void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *kv);
 int64_t mt_cuda_table(const struct mt_run *r, int block_tokens);
+
+/* Room for a weight, on a 256 byte boundary, and what to free it by. NULL: there is none. */
+void *mt_weight_new(struct mt_cuda *c, struct mt_chunk **in, size_t bytes);
+void mt_weight_free(struct mt_cuda *c, struct mt_chunk *in); /* NULL: nothing */
+/* Queues the copy; src has been read when this returns. */
+bool mt_weight_put(struct mt_cuda *c, char *dst, const char *src, size_t bytes);
+/* All of it goes. */
+void mt_weights_done(struct mt_cuda *c);
+/* Rows and pools: -ENOMEM. Releasing waits for the device. */
+int mt_cuda_alloc(struct mt_cuda *c, void **p, size_t bytes);
+void mt_cuda_release(struct mt_cuda *c, void *p);
 
 /* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
 int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
@@ -196,6 +227,7 @@ void mt_cuda_gated(struct mt_backend *be, struct mt_rows out, struct mt_rows gat
                    struct mt_rows up, int n);
 
 /* By subject: each fills its slots. */
+void mt_cuda_memories(struct mt_ops *o);
 void mt_cuda_objects(struct mt_ops *o);
 void mt_cuda_norms(struct mt_ops *o);
 void mt_cuda_linears(struct mt_ops *o);

@@ -17,6 +17,15 @@
 #define MT_SHARED_BYTES(p) extern __shared__ __align__(16) char p[]
 #endif
 
+/* mt_mix64 of base.h. */
+MT_DEV uint64_t dev_mix64(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
 /* ---- numbers ---- */
 
 /* One rounding on a device; two on the host, whose fma is a call where the machine is not known. */
@@ -219,6 +228,16 @@ template <class T> MT_DEV T warp_sum(T v)
     for (int m = 16; m; m >>= 1)
         v += __shfl_xor_sync(MT_FULL, v, m);
     return v;
+}
+
+/* What a warp multiplies n numbers with to norm them: 1 / sqrt(mean square + eps). */
+MT_DEV float warp_norm(const float *a, int n, float eps)
+{
+    float sum = 0;
+
+    for (int i = (int)dev_lane(); i < n; i += 32)
+        sum = dev_fma(a[i], a[i], sum);
+    return 1 / sqrtf(warp_sum(sum) / (float)n + eps);
 }
 
 MT_DEV float warp_max(float v)

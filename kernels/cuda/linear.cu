@@ -100,9 +100,9 @@ MT_DEV int row_of_lane(void)
 }
 
 /*
- * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum does
- * it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8 rows
- * instead of 40.
+ * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum
+ * does it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8
+ * rows instead of 40.
  */
 MT_DEV float fold(float *sum)
 {
@@ -358,10 +358,11 @@ static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
 /*
  * cuBLAS counts columns first: out^T [cols of it, n] = W (transposed) x^T. Where the residual is
  * out itself and nothing comes between, it adds up there; where it is out and something does, the
- * sums can't lie in out, and the caller takes our kernel.
+ * sums can't lie in out, and the caller takes our kernel. cast: the type that x has been cast to
+ * already, MT_F32 if to none; several matrices take the same rows.
  */
 static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
-                 struct epilogue e, int n)
+                 struct epilogue e, int n, int *cast)
 {
     bool same = e.residual.data == out.data;
     bool plain = !e.bias && e.act == MT_ACT_NONE;
@@ -379,8 +380,10 @@ static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     if (m.type != MT_F32) {
         if ((size_t)n * (size_t)m.cols * 2 > c->cast_bytes)
             return false;
-        MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(m.cols, 256), 256, 0, (uint16_t *)c->cast,
-                  x, m.type == MT_BF16);
+        if (*cast != m.type)
+            MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(m.cols, 256), 256, 0,
+                      (uint16_t *)c->cast, x, m.type == MT_BF16);
+        *cast = m.type;
         b = c->cast;
         ldb = m.cols;
     }
@@ -397,17 +400,23 @@ static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     return true;
 }
 
+static void product(struct mt_cuda *c, struct mt_rows x, const struct mt_linear *l, int n,
+                    int *cast)
+{
+    struct epilogue e = {l->bias ? l->bias->vec : NULL, l->act, l->residual};
+
+    if (n > 0 && (c->exact || !blas(c, l->out, x, l->w->d, e, n, cast)))
+        own(c, l->out, x, l->w->d, e, n);
+}
+
 void mt_cuda_linear(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                     struct mt_rows residual, int n)
 {
-    struct mt_cuda *c = cuda_of(be);
-    struct epilogue e = {bias ? bias->vec : NULL, act, residual};
+    const struct mt_linear l = {out, w, bias, act, residual};
+    int cast = MT_F32;
 
-    if (n < 1)
-        return;
-    if (c->exact || !blas(c, out, x, w->d, e, n))
-        own(c, out, x, w->d, e, n);
+    product(cuda_of(be), x, &l, n, &cast);
 }
 
 /* ---- many matrices, each with some of the rows ---- */
@@ -465,8 +474,10 @@ void mt_cuda_grouped(struct mt_cuda *c, struct mt_rows out, struct mt_rows x,
 static void linears(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
                     int count, int n)
 {
+    int cast = MT_F32;
+
     for (const struct mt_linear *l = list; l < list + count; l++)
-        mt_cuda_linear(be, l->out, x, l->w, l->bias, l->act, l->residual, n);
+        product(cuda_of(be), x, l, n, &cast);
 }
 
 void mt_cuda_linears(struct mt_ops *o)

@@ -6,9 +6,6 @@
 
 #include <errno.h>
 
-/* Two pieces of pinned memory: one is filled from the mapped file while the other goes up. */
-#define PIECE_BYTES ((size_t)8 << 20)
-
 /* ---- weights ---- */
 
 /* One element a thread. */
@@ -20,77 +17,101 @@ static __global__ void decode_row(float *dst, struct mt_dmat m)
         dst[i] = dev_weight_at(m.type, m.data, i);
 }
 
-static bool upload(struct mt_cuda *c, char *dst, const char *src, size_t bytes)
-{
-    size_t piece = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-    cudaEvent_t done[2] = {NULL, NULL};
-    void *pinned = NULL;
-    bool ok = cudaMallocHost(&pinned, 2 * piece) == cudaSuccess;
-
-    for (int i = 0; i < 2; i++)
-        ok = ok && cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming) == cudaSuccess;
-    for (size_t at = 0, k = 0; ok && at < bytes; at += piece, k++) {
-        size_t n = bytes - at < piece ? bytes - at : piece;
-        char *part = (char *)pinned + (k % 2) * piece;
-
-        ok = (k < 2 || cudaEventSynchronize(done[k % 2]) == cudaSuccess);
-        memcpy(part, src + at, n);
-        ok = ok &&
-             cudaMemcpyAsync(dst + at, part, n, cudaMemcpyHostToDevice, c->stream) == cudaSuccess &&
-             cudaEventRecord(done[k % 2], c->stream) == cudaSuccess;
-    }
-    ok = cudaStreamSynchronize(c->stream) == cudaSuccess && ok;
-    for (int i = 0; i < 2; i++)
-        if (done[i])
-            cudaEventDestroy(done[i]);
-    if (pinned)
-        cudaFreeHost(pinned);
-    return ok;
-}
-
 static void mat_free(struct mt_backend *be, struct mt_mat *m)
 {
     if (!m)
         return;
     be->mats_held -= m->held;
-    cudaFree((void *)m->d.data);
-    cudaFree(m->vec);
+    mt_weight_free(cuda_of(be), m->in);
     free(m);
 }
 
-static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
+/* Room for it, and what is known of it. */
+static int lay(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b, char **data,
+               int64_t *bytes)
 {
-    struct mt_cuda *c = cuda_of(be);
     struct mt_mat *m;
-    int64_t row_bytes, bytes;
-    void *data = NULL, *vec = NULL;
+    int64_t row_bytes;
+    size_t row_f32 = b->rows == 1 ? (size_t)b->cols * sizeof(float) : 0, vec_at;
 
     *out = NULL;
     if (mt_dtype_scaled(b->type) || b->type >= MT_DTYPES)
         return -ENOTSUP;
     row_bytes = mt_dtype_row_bytes(b->type, b->cols);
-    if (!b->data || b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX ||
-        row_bytes < 0)
+    if (b->rows < 1 || b->cols < 1 || b->rows > INT_MAX || b->cols > INT_MAX || row_bytes < 0)
         return -EINVAL;
-    if (__builtin_mul_overflow(b->rows, row_bytes, &bytes) ||
+    if (__builtin_mul_overflow(b->rows, row_bytes, bytes) ||
         !(m = (struct mt_mat *)calloc(1, sizeof(*m))))
         return -ENOMEM;
-    if (cudaMalloc(&data, (size_t)bytes) == cudaSuccess)
-        m->d = {(const unsigned char *)data, (int)b->type, (int)b->rows, (int)b->cols, row_bytes};
-    if (data && b->rows == 1 && cudaMalloc(&vec, (size_t)b->cols * sizeof(float)) == cudaSuccess)
-        m->vec = (float *)vec;
-    if (!data || (b->rows == 1 && !vec) ||
-        !upload(c, (char *)data, (const char *)b->data, (size_t)bytes)) {
-        cudaGetLastError();
-        mat_free(be, m);
+    vec_at = ((size_t)*bytes + 255) / 256 * 256;
+    if (!(*data = (char *)mt_weight_new(cuda_of(be), &m->in, vec_at + row_f32))) {
+        free(m);
         return -ENOMEM;
     }
-    mt_cuda_arrange(c, &m->d);
-    if (vec)
-        MT_LAUNCH(c, decode_row, mt_blocks(b->cols, 256), 256, 0, m->vec, m->d);
-    m->held = bytes;
-    be->mats_held += bytes;
+    m->d = {(const unsigned char *)*data, (int)b->type, (int)b->rows, (int)b->cols, row_bytes};
+    m->vec = row_f32 ? (float *)(*data + vec_at) : NULL;
+    m->held = *bytes;
+    be->mats_held += *bytes;
     *out = m;
+    return 0;
+}
+
+/* Its bytes are on their way. */
+static void finish(struct mt_cuda *c, struct mt_mat *m)
+{
+    mt_cuda_arrange(c, &m->d);
+    if (m->vec)
+        MT_LAUNCH(c, decode_row, mt_blocks(m->d.cols, 256), 256, 0, m->vec, m->d);
+}
+
+static int mat_new(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b)
+{
+    char *data;
+    int64_t bytes;
+    int rc = b->data ? lay(be, out, b, &data, &bytes) : -EINVAL;
+
+    if (rc < 0)
+        return rc;
+    if (!mt_weight_put(cuda_of(be), data, (const char *)b->data, (size_t)bytes)) {
+        cudaGetLastError();
+        mat_free(be, *out);
+        *out = NULL;
+        return -ENOMEM;
+    }
+    finish(cuda_of(be), *out);
+    return 0;
+}
+
+/* An element a thread: mt_recipe_make's bits. */
+static __global__ void make_elements(void *dst, int type, struct mt_recipe r, int64_t first,
+                                     int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, at = first + i;
+
+    if (i >= n)
+        return;
+    uint64_t word = dev_mix64(r.key + (uint64_t)(at / 4)) >> at % 4 * 16;
+    float v = __fadd_rn(__fmul_rn((float)(2 * (int)(int16_t)(word & 0xffff) + 1), r.step), r.mean);
+
+    if (type == MT_F32)
+        ((float *)dst)[i] = v;
+    else
+        ((uint16_t *)dst)[i] = type == MT_BF16 ? dev_to_bf16(v) : dev_to_f16(v);
+}
+
+static int mat_make(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
+                    const struct mt_recipe *r, int64_t first)
+{
+    struct mt_cuda *c = cuda_of(be);
+    char *data;
+    int64_t bytes;
+    int rc = b->type <= MT_BF16 ? lay(be, out, b, &data, &bytes) : -ENOTSUP;
+
+    if (rc < 0)
+        return rc;
+    MT_LAUNCH(c, make_elements, mt_blocks(b->rows * b->cols, 256), 256, 0, data, (int)b->type, *r,
+              first, b->rows * b->cols);
+    finish(c, *out);
     return 0;
 }
 
@@ -132,15 +153,16 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
         return rc;
     if (!(h = (struct mt_held *)malloc(sizeof(*h))))
         return -ENOMEM;
-    if (cudaMalloc(&data, (size_t)bytes) != cudaSuccess) {
-        cudaGetLastError();
+    if ((rc = mt_cuda_alloc(c, &data, (size_t)bytes)) < 0) {
         free(h);
-        return -ENOMEM;
+        return rc;
     }
     *h = {c->held, (float *)data, bytes};
     c->held = h;
     be->rows_held += bytes;
     mt_cuda_check(c, cudaMemsetAsync(data, 0, (size_t)bytes, c->stream), "zeroing rows");
+    if (c->visible)
+        mt_cuda_wait(c);
     *out = {(float *)data, stride, width};
     return 0;
 }
@@ -158,8 +180,7 @@ static void rows_free(struct mt_backend *be, struct mt_rows *r)
         be->rows_held -= h->bytes;
         free(h);
     }
-    mt_cuda_wait(cuda_of(be)); /* it may be in work */
-    cudaFree(r->data);
+    mt_cuda_release(cuda_of(be), r->data);
     *r = {NULL, 0, 0};
 }
 
@@ -179,7 +200,7 @@ static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src
                                     small ? (const void *)s.host : src, row, row, (size_t)n,
                                     cudaMemcpyHostToDevice, c->stream),
                   "rows to the device");
-    if (!small)
+    if (!small || c->visible)
         mt_cuda_wait(c);
 }
 
@@ -272,7 +293,6 @@ static int kv_new(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_
     struct mt_kv *kv;
     void *data;
 
-    (void)be;
     *out = NULL;
     if (block < 0 || n_blocks < 1)
         return -EINVAL;
@@ -281,8 +301,7 @@ static int kv_new(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_
     if (n_blocks > INT32_MAX || __builtin_mul_overflow(block, n_blocks, &bytes) ||
         !(kv = (struct mt_kv *)calloc(1, sizeof(*kv))))
         return -ENOMEM;
-    if (cudaMalloc(&data, (size_t)bytes) != cudaSuccess) {
-        cudaGetLastError();
+    if (mt_cuda_alloc(cuda_of(be), &data, (size_t)bytes) < 0) {
         free(kv);
         return -ENOMEM;
     }
@@ -301,8 +320,7 @@ static void kv_free(struct mt_backend *be, struct mt_kv *kv)
 {
     if (!kv)
         return;
-    mt_cuda_wait(cuda_of(be));
-    cudaFree(kv->data);
+    mt_cuda_release(cuda_of(be), kv->data);
     free(kv);
 }
 
@@ -436,6 +454,7 @@ static int kv_put(struct mt_backend *be, struct mt_kv *kv, const struct mt_kv_vi
 void mt_cuda_objects(struct mt_ops *o)
 {
     o->mat_new = mat_new;
+    o->mat_make = mat_make;
     o->mat_free = mat_free;
     o->mat_borrows = mat_borrows;
     o->rows_new = rows_new;

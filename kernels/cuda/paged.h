@@ -18,7 +18,7 @@ struct call {
     const struct tile *tile;
     struct mt_rows out, q, q_sink;
     int group;
-    int pieces; /* room for so many a query among the unmerged; 0: none, a block has all of a tile */
+    int pieces; /* room for so many a query among the unmerged; 0: a block has all of a tile */
     /* [query][KV head][piece]: maximum and sum; outputs */
     float *stat, *part;
 };

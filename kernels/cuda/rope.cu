@@ -1,8 +1,8 @@
 /*
- * rope.cu: rotary positions and appending to the cache: a block a row. The row's cosines and sines
- * are formed once in f64, from frequencies that the host made as the CPU does, and lie in shared
- * memory while the block turns all heads; then a warp a head of K and of V writes it to the cache.
- * Products and sums are rounded one by one, so that the cache's bits are the CPU's.
+ * rope.cu: norms of heads, rotary positions and appending to the cache: a block a row. A warp norms
+ * a head at a time, in place. The row's cosines and sines are formed once in f64, from frequencies
+ * that the host made as the CPU does, and lie in shared memory while the block turns all heads; then
+ * a warp a head of K and of V writes it to the cache. Products and sums are rounded one by one, so that the cache's bits are the CPU's.
  */
 #include "kernels/cuda/kv.h"
 
@@ -78,10 +78,24 @@ MT_DEV void append(char *dst, char *scale_at, int type, const float *x, int hd)
     }
 }
 
+/* Each head by its norm and w, or NULL: as it is. */
+MT_DEV void norm_heads(float *x, const float *w, int heads, int hd, float eps)
+{
+    if (!w)
+        return;
+    for (int h = (int)threadIdx.x / 32; h < heads; h += THREADS / 32) {
+        float *a = x + h * hd, scale = warp_norm(a, hd, eps);
+
+        for (int i = (int)dev_lane(); i < hd; i += 32)
+            a[i] = a[i] * scale * w[i];
+    }
+}
+
 /* Shared: [hd / 2 cosines, sines] at the index, and where the sinks are seen from. */
 static __global__ void rope_rows(struct mt_dkv kv, struct mt_dbatch b, struct mt_rows q,
                                  struct mt_rows q_sink, struct mt_rows k, struct mt_rows v,
-                                 const double *freq, bool turning, struct turn t)
+                                 const double *freq, bool turning, struct turn t,
+                                 const float *q_norm, const float *k_norm, float eps)
 {
     MT_SHARED_BYTES(bytes);
     float *tab = (float *)bytes;
@@ -91,6 +105,8 @@ static __global__ void rope_rows(struct mt_dkv kv, struct mt_dbatch b, struct mt
     int hd = kv.hd, half = hd / 2, heads = q.width / hd;
     float *qr = q.data + row * q.stride, *kr = k.data + row * k.stride;
 
+    norm_heads(qr, q_norm, heads, hd, eps);
+    norm_heads(kr, k_norm, kv.heads, hd, eps);
     for (int i = (int)threadIdx.x; i < 2 * half; i += THREADS) {
         int64_t at = (i < half || pos < run.reach ? pos : run.reach) + run.moved;
         int pair = i % (half ? half : 1);
@@ -139,9 +155,11 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
         return;
     for (int i = 0; i < half; i++)
         ((double *)s.host)[i] = pow(rope.base, -2.0 * i / hd);
-    mt_stage_send(c, &s);
+    mt_stage_share(c, &s);
     MT_LAUNCH(c, rope_rows, (unsigned)b->n_rows, THREADS, shared, mt_dkv_of(kv, layer), d, q,
-              q_sink, k, v, (const double *)s.dev, rope.kind != MT_ROPE_NONE, t);
+              q_sink, k, v, (const double *)s.dev, rope.kind != MT_ROPE_NONE, t,
+              rope.q_norm ? rope.q_norm->vec : NULL, rope.k_norm ? rope.k_norm->vec : NULL,
+              rope.eps);
 }
 
 void mt_cuda_ropes(struct mt_ops *o)

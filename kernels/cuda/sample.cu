@@ -32,18 +32,10 @@ struct draw {
     int n_ban, n_scale;
 };
 
-/* mt_mix64 and mt_unit of base.h. */
-MT_DEV u64 mix(u64 x)
-{
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
+/* mt_unit of base.h. */
 MT_DEV double chance(const struct draw &d, u64 salt)
 {
-    return (double)(mix((mix(d.seed) ^ d.number) + salt) >> 11) * 0x1p-53;
+    return (double)(dev_mix64((dev_mix64(d.seed) ^ d.number) + salt) >> 11) * 0x1p-53;
 }
 
 /* Ascending in the logit; 0 for what is no candidate. -0 is 0. */
@@ -122,6 +114,66 @@ struct beginning {
 };
 
 /*
+ * By one warp: of 256 buckets, the last one first, the one at which `above` and their measures reach
+ * target, or the last that is not empty; its key, and the measure before it. A lane has 8.
+ */
+MT_DEV void find_bucket(const u64 *sum, const unsigned *many, bool weights, u64 target, u64 above,
+                        unsigned key, int shift, unsigned *at_key, u64 *at_before)
+{
+    int first = 255 - 8 * (int)dev_lane(), found = -1;
+    u64 own = 0, before, at = 0;
+    bool hit = false;
+
+    for (int i = first; i > first - 8; i--)
+        own += weights ? sum[i] : many[i];
+    before = own;
+    for (unsigned by = 1; by < 32; by *= 2) {
+        u64 v = __shfl_up_sync(MT_FULL, before, by);
+
+        before += dev_lane() >= by ? v : 0;
+    }
+    before += above - own;
+    for (int i = first; i > first - 8 && !hit; i--) {
+        if (!many[i])
+            continue;
+        found = i;
+        at = before;
+        before += weights ? sum[i] : many[i];
+        hit = before >= target;
+    }
+    unsigned hits = __ballot_sync(MT_FULL, hit), any = __ballot_sync(MT_FULL, found >= 0);
+    int lane = hits ? __ffs((int)hits) - 1 : 31 - __clz((int)any);
+    if ((int)dev_lane() == lane) {
+        *at_key = key | (unsigned)found << shift;
+        *at_before = at;
+    }
+}
+
+/*
+ * A warp's keys and weights to the buckets of their first 8 bits, sign and exponent: a few of them
+ * hold all logits, and lanes that added one by one would wait for each other.
+ */
+MT_DEV void count_together(u64 *sum, unsigned *many, bool weights, unsigned key, u64 weight)
+{
+    unsigned left = __ballot_sync(MT_FULL, key != 0);
+
+    while (left) {
+        int first = __ffs((int)left) - 1;
+        unsigned bucket = __shfl_sync(MT_FULL, key, first) >> 24;
+        bool mine = key && key >> 24 == bucket;
+        unsigned with = __ballot_sync(MT_FULL, mine);
+        u64 all = weights ? warp_sum(mine ? weight : 0) : 0;
+
+        if ((int)dev_lane() == first) {
+            atomicAdd(&many[bucket], (unsigned)__popc(with));
+            if (weights)
+                atomicAdd(&sum[bucket], all);
+        }
+        left &= ~with;
+    }
+}
+
+/*
  * The shortest beginning whose measure (weights, or how many) is above target, or reaches it. All
  * of them if none is.
  */
@@ -140,32 +192,21 @@ MT_DEV struct beginning select(const struct row &r, bool weights, u64 target)
             many[i] = 0;
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < r.n; i += THREADS) {
-            unsigned k = key_of(r.l[i]);
+        for (int i0 = 0; i0 < r.n; i0 += THREADS) {
+            int i = i0 + (int)threadIdx.x;
+            unsigned k = i < r.n ? key_of(r.l[i]) : 0;
 
-            if (!k || (shift < 24 && k >> (shift + 8) != key >> (shift + 8)))
-                continue;
-            atomicAdd(&many[k >> shift & 255], 1u);
-            if (weights)
-                atomicAdd(&sum[k >> shift & 255], weight_of(r, r.l[i]));
+            if (shift == 24) {
+                count_together(sum, many, weights, k, k && weights ? weight_of(r, r.l[i]) : 0);
+            } else if (k && k >> (shift + 8) == key >> (shift + 8)) {
+                atomicAdd(&many[k >> shift & 255], 1u);
+                if (weights)
+                    atomicAdd(&sum[k >> shift & 255], weight_of(r, r.l[i]));
+            }
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int found = -1;
-            u64 found_above = above, so_far = above;
-
-            for (int i = 255; i >= 0; i--) {
-                if (!many[i])
-                    continue;
-                found = i; /* the last of them if nothing reaches it */
-                found_above = so_far;
-                so_far += weights ? sum[i] : many[i];
-                if (so_far >= target)
-                    break;
-            }
-            at_key = key | (unsigned)found << shift;
-            at_before = found_above;
-        }
+        if (threadIdx.x < 32)
+            find_bucket(sum, many, weights, target, above, key, shift, &at_key, &at_before);
         __syncthreads();
         key = at_key;
         above = at_before;

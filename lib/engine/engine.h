@@ -141,6 +141,15 @@ struct mt_engine_plan {
     double frame_s, deadline_s;
 };
 
+/*
+ * --pool auto: the bytes of `share` of the card's memory that are left once the model is open (what
+ * other programs hold is not left either), less what max_sessions sessions keep beside their
+ * tokens. -EINVAL where the backend has no memory of its own, -ENOSPC with the arithmetic when
+ * nothing is left.
+ */
+int mt_engine_pool_auto(struct mt_model *m, const struct mt_engine_opts *o, double share,
+                        int64_t *bytes, struct mt_err *e);
+
 struct mt_engine;
 /*
  * -ENOSPC with the arithmetic when not one session fits; -EINVAL names the option. Nothing is owned

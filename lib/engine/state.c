@@ -317,7 +317,7 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
     if (mt_state_ok(io))
         mt_session_visit(s, eng, now - o->elapsed_ns, io);
     mt_state_end(io);
-    if (!mt_state_ok(io)) {
+    if (!mt_state_ok(io) || !s) {
         mt_session_free(&s, eng);
         return io->err.code == -ENOSPC ? mt_engine_refuse(eng, "memory", reason, retry_s)
                                        : io->err.code;

@@ -22,27 +22,37 @@ static struct mt_mat *bind(struct mt_binder *b, int n_dims, const int64_t *dims,
     char name[200];
     struct mt_bytes bytes;
     struct mt_mat *m = NULL;
-    int rc;
+    struct mt_recipe recipe;
+    int64_t first = 0;
+    int rc = -ENOENT;
+    bool made;
 
     if (b->rc < 0)
         return NULL;
     vsnprintf(name, sizeof(name), fmt, ap);
-    rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
+    if (!how.conv && b->be->ops->mat_make)
+        rc = mt_weights_recipe(b->w, name, n_dims, dims, &bytes, &recipe, b->e);
+    made = rc == 0;
+    if (rc == -ENOENT)
+        rc = mt_weights_get(b->w, name, n_dims, dims, &bytes, b->e);
     if (rc == 0 && how.rows > 0) {
-        bytes.data =
-            (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
+        first = how.first * bytes.cols;
+        if (!made)
+            bytes.data =
+                (const char *)bytes.data + how.first * mt_dtype_row_bytes(bytes.type, bytes.cols);
         bytes.rows = how.rows;
     }
     bytes.looked_up = how.use == ROWS;
     if (rc == 0) {
         rc = how.conv ? b->be->ops->conv_new(b->be, &m, &bytes, how.conv)
+             : made   ? b->be->ops->mat_make(b->be, &m, &bytes, &recipe, first)
                       : b->be->ops->mat_new(b->be, &m, &bytes);
         if (rc < 0)
             mt_err_set(b->e, rc, "tensor '%s': %s", name,
                        rc == -ENOMEM ? "out of memory" : "a type that the backend can't hold");
     }
     /* What the backend has a copy of need not be there twice; of slices the last one ends it. */
-    if (rc == 0 && how.use != BOTH && how.first + how.rows == (how.rows ? dims[0] : 0) &&
+    if (rc == 0 && (made || how.use != BOTH) && how.first + how.rows == (how.rows ? dims[0] : 0) &&
         !b->be->ops->mat_borrows(m))
         mt_weights_drop(b->w, name);
     b->rc = rc;

@@ -261,7 +261,8 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
 {
     const struct mt_ops *op = d->be->ops;
     const struct mt_decoder_layer *l = &d->layer[i];
-    const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base};
+    const struct mt_rope rope = {MT_ROPE_HALVES, d->cfg.rope_base, l->q_norm, l->k_norm,
+                                 d->cfg.eps};
     const struct mt_linear qkv[] = {{d->q, l->wq, l->bq, MT_ACT_NONE, MT_NO_ROWS},
                                     {d->k, l->wk, l->bk, MT_ACT_NONE, MT_NO_ROWS},
                                     {d->v, l->wv, l->bv, MT_ACT_NONE, MT_NO_ROWS}};
@@ -271,10 +272,6 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
 
     op->rms_norm(d->be, d->h, d->x, l->norm_in, d->cfg.eps, n);
     op->linears(d->be, d->h, qkv, MT_COUNT(qkv), n);
-    if (l->q_norm) {
-        op->rms_norm(d->be, d->q, d->q, l->q_norm, d->cfg.eps, n);
-        op->rms_norm(d->be, d->k, d->k, l->k_norm, d->cfg.eps, n);
-    }
     op->rope_append(d->be, kv, i, rope, batch, d->q, d->q_sink, d->k, d->v);
     if (watch)
         watch->layer(watch->ctx, i, kv, batch, d->q, d->q_sink);

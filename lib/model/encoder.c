@@ -109,7 +109,7 @@ struct company {
 static void run(struct mt_encoder *enc, struct mt_backend *be, struct mt_rows x, int rows,
                 const struct company *in)
 {
-    static const struct mt_rope none = {MT_ROPE_NONE, 0};
+    static const struct mt_rope none = {.kind = MT_ROPE_NONE};
     const struct mt_ops *op = be->ops;
 
     for (int i = 0; i < enc->cfg.layers; i++) {

@@ -119,7 +119,7 @@ static void run_layer(const struct mt_mimi_former *t, int i, struct mt_backend *
     const struct mt_rope rope = {!c->rope ? MT_ROPE_NONE
                                  : c->hf  ? MT_ROPE_HALVES
                                           : MT_ROPE_PAIRS,
-                                 c->rope_base};
+                                 c->rope_base, .q_norm = NULL};
     int n = batch->n_rows, nq = c->heads * c->head_dim, nkv = c->kv_heads * c->head_dim;
     struct mt_rows q = mt_rows_cols(s->qkv, 0, nq), k = mt_rows_cols(s->qkv, nq, nkv),
                    v = mt_rows_cols(s->qkv, nq + nkv, nkv);

@@ -71,6 +71,7 @@ void mt_model_weights_opts(struct mt_model *m)
     mt_weights_quantize(m->weights, m->opts.quantize);
     if (m->opts.plan)
         mt_weights_plan(m->weights);
+    mt_weights_watch(m->weights, m->opts.loading, m->opts.ctx);
 }
 
 static int open_synth(struct mt_model *m, const char *spec, struct mt_err *e)

@@ -34,6 +34,14 @@ void mt_weights_close(struct mt_weights **w);
  */
 int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
                    struct mt_bytes *out, struct mt_err *e);
+/*
+ * As mt_weights_get, but *out has no data: r says how it is made. -ENOENT silently where it has to
+ * be read.
+ */
+int mt_weights_recipe(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                      struct mt_bytes *out, struct mt_recipe *r, struct mt_err *e);
+/* Whenever tensors are handed out: their bytes so far. */
+void mt_weights_watch(struct mt_weights *w, void (*seen)(void *ctx, int64_t bytes), void *ctx);
 /* The file, or what made them: for messages. */
 const char *mt_weights_where(const struct mt_weights *w);
 bool mt_weights_has(const struct mt_weights *w, const char *name);
@@ -158,6 +166,9 @@ struct mt_model_opts {
     const char *mmproj;
     enum mt_dtype quantize; /* Q8_0 or Q4_K: what float matrices become; F32, 0: they stay */
     bool plan; /* it will say what it is and takes, and never run: see mt_weights_plan */
+    /* While it is opened: bytes of weights so far. NULL: nobody wants to know. */
+    void (*loading)(void *ctx, int64_t bytes);
+    void *ctx;
 };
 
 /*

@@ -113,7 +113,7 @@ static void read_positions(struct reader *r, struct moshi_stack_config *c, const
     const char *kind = word(r, key, "sin, rope, sin_rope, rope_concat, none", "sin");
     double period = real(r, period_key, 1.0, 1e12, 1e4);
 
-    c->rope = (struct mt_rope){MT_ROPE_NONE, period};
+    c->rope = (struct mt_rope){.kind = MT_ROPE_NONE, .base = period};
     if (!strcmp(kind, "rope") || !strcmp(kind, "sin_rope"))
         c->rope.kind = MT_ROPE_PAIRS;
     else if (!strcmp(kind, "rope_concat"))

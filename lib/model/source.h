@@ -25,6 +25,12 @@ struct mt_source {
     /* Make the tensor unless there is one of this name already. NULL: the source only finds. */
     int (*make)(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e);
     /*
+     * The tensor without data, and what it is made of: for who makes it elsewhere. NULL: the source
+     * only finds.
+     */
+    int (*recipe)(void *self, const char *name, int n_dims, const int64_t *dims,
+                  struct mt_tensor **t, struct mt_recipe *r, struct mt_err *e);
+    /*
      * The data of a tensor is wanted no more: what was made or read for it may go; make brings it
      * back. NULL: nothing was.
      */

@@ -28,11 +28,11 @@ void mt_state_kv(struct mt_state_io *io, const char *what, struct mt_backend *be
 void mt_state_rows(struct mt_state_io *io, const char *what, struct mt_backend *be,
                    struct mt_rows rows, int64_t n)
 {
-    float *at =
-        n > 0 ? mt_state_block(io, what, mt_mul((size_t)n, (size_t)rows.width * sizeof(float)))
-              : NULL;
+    float *at;
 
-    if (!at)
+    if (!be->ops->rows_get || n < 1) /* a cost model's rows hold nothing */
+        return;
+    if (!(at = mt_state_block(io, what, mt_mul((size_t)n, (size_t)rows.width * sizeof(float)))))
         return;
     if (io->load)
         be->ops->rows_put(be, rows, at, n);

@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARALLEL_FROM (1 << 18) /* elements; below, starting threads costs more than the work */
-
 struct made {
     char *name; /* first, so that a struct made can be looked up by a char ** */
     struct mt_tensor t;
@@ -79,64 +77,15 @@ static struct spread spread_of(const char *name, int n_dims, int64_t cols)
     return (struct spread){0, fan_in};
 }
 
-static uint16_t bf16_from(float f)
+static struct mt_recipe recipe_of(const struct synth *s, const char *name,
+                                  const struct mt_tensor *t)
 {
-    uint32_t u;
+    struct spread v = spread_of(name, t->n_dims, t->bytes.cols);
 
-    memcpy(&u, &f, sizeof(u));
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-/* Nearest even; values here are finite and far below 65504. */
-static uint16_t f16_from(float f)
-{
-    uint32_t u, sign, m;
-    int exp, drop;
-
-    memcpy(&u, &f, sizeof(u));
-    sign = u >> 16 & 0x8000;
-    exp = (int)(u >> 23 & 0xff) - 127 + 15;
-    m = u & 0x7fffff;
-    drop = 13;
-    if (exp <= 0) { /* subnormal: the hidden bit becomes a plain one */
-        m |= 0x800000;
-        drop = 14 - exp;
-        exp = 0;
-        if (drop > 25)
-            return (uint16_t)sign;
-    }
-    uint32_t h = (uint32_t)exp << 10 | m >> drop;
-    uint32_t rest = m & ((1u << drop) - 1), half = 1u << (drop - 1);
-
-    if (rest > half || (rest == half && (h & 1)))
-        h++; /* may carry into the exponent, which is then right */
-    return (uint16_t)(sign | h);
-}
-
-/* Four elements come from one word, 16 bits each: (2k + 1) / 2^16 is uniform in (-1, 1), mean 0. */
-static void fill(void *data, enum mt_dtype type, int64_t n, uint64_t key, struct spread s)
-{
-    const float mean = (float)s.mean, step = (float)(s.sigma * sqrt(3.0) / 65536);
-    float *f32 = data;
-    uint16_t *h = data;
-
-#ifndef __SANITIZE_THREAD__ /* it can't see libgomp's barriers, and would report the loop */
-#pragma omp parallel for schedule(static) if (n >= PARALLEL_FROM)
-#endif
-    for (int64_t w = 0; w < (n + 3) / 4; w++) {
-        uint64_t word = mt_mix64(key + (uint64_t)w);
-        int64_t last = 4 * w + 4 < n ? 4 * w + 4 : n;
-
-        for (int64_t i = 4 * w; i < last; i++, word >>= 16) {
-            float v = (float)(2 * (int)(int16_t)(word & 0xffff) + 1) * step;
-
-            v += mean;
-            if (type == MT_F32)
-                f32[i] = v;
-            else
-                h[i] = type == MT_BF16 ? bf16_from(v) : f16_from(v);
-        }
-    }
+    return (struct mt_recipe){
+        .key = mt_mix64(mt_mix64(s->seed) ^ mt_hash(MT_HASH_INIT, name, strlen(name))),
+        .step = (float)(v.sigma * sqrt(3.0) / 65536),
+        .mean = (float)v.mean};
 }
 
 static int by_name(const void *a, const void *b)
@@ -173,7 +122,6 @@ static int make_data(struct synth *s, struct made *m, const char *name)
     struct mt_tensor *t = &m->t;
     void *data;
 
-    t->bytes.type = s->type;
     if (s->plan) {
         int rc = mt_file_blank(&m->blank, (size_t)t->size);
         t->bytes.data = m->blank.data;
@@ -182,9 +130,8 @@ static int make_data(struct synth *s, struct made *m, const char *name)
     data = aligned_alloc(64, ((size_t)t->size + 63) / 64 * 64); /* not zeroed: maybe gigabytes */
     if (!data)
         return -ENOMEM;
-    fill(data, s->type, t->bytes.rows * t->bytes.cols,
-         mt_mix64(mt_mix64(s->seed) ^ mt_hash(MT_HASH_INIT, name, strlen(name))),
-         spread_of(name, t->n_dims, t->bytes.cols));
+    struct mt_recipe r = recipe_of(s, name, t);
+    mt_recipe_make(data, s->type, &r, 0, t->bytes.rows * t->bytes.cols);
     t->bytes.data = data;
     return 0;
 }
@@ -197,18 +144,19 @@ static int no_memory(const struct synth *s, const char *name, size_t size, struc
                       mt_show(show, name), size);
 }
 
-static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
+/* The tensor without its data. */
+static int lay(struct synth *s, const char *name, int n_dims, const int64_t *dims,
+               struct made **out, struct mt_err *e)
 {
-    struct synth *s = self;
     struct mt_tensor t = {.n_dims = n_dims};
     char show[MT_SHOW_MAX], shape[MT_SHAPE_MAX];
     size_t size = s->type == MT_F32 ? 4 : 2;
-    struct made *m = NULL, **have = tfind(&name, &s->tree, by_name);
+    struct made *m = NULL, **found = tfind(&name, &s->tree, by_name);
 
-    if (have && (*have)->t.bytes.data)
+    if (found) {
+        *out = *found;
         return 0;
-    if (have) /* it was dropped */
-        return make_data(s, *have, name) < 0 ? no_memory(s, name, (size_t)(*have)->t.size, e) : 0;
+    }
     for (int i = 0; i < n_dims; i++) {
         size = mt_mul(size, dims[i] > 0 ? (size_t)dims[i] : SIZE_MAX);
         t.dims[i] = dims[i];
@@ -216,18 +164,45 @@ static int make(void *self, const char *name, int n_dims, const int64_t *dims, s
     if (size > PTRDIFF_MAX - 64)
         return mt_err_set(e, -EINVAL, "%s: tensor '%s' cannot have shape %s", s->where,
                           mt_show(show, name), mt_shape_text(shape, n_dims, dims));
+    t.bytes.type = s->type;
     t.size = (int64_t)size;
     mt_tensor_matrix(&t);
     if (!(m = calloc(1, sizeof(*m))))
         goto fail;
     m->t = t;
-    if (!(m->name = strdup(name)) || make_data(s, m, name) < 0 || !tsearch(m, &s->tree, by_name))
+    if (!(m->name = strdup(name)) || !tsearch(m, &s->tree, by_name))
         goto fail;
+    *out = m;
     return 0;
 fail:
     if (m)
         made_free(m);
     return no_memory(s, name, size, e);
+}
+
+static int make(void *self, const char *name, int n_dims, const int64_t *dims, struct mt_err *e)
+{
+    struct synth *s = self;
+    struct made *m = NULL;
+    int rc = lay(s, name, n_dims, dims, &m, e);
+
+    if (rc < 0 || m->t.bytes.data)
+        return rc;
+    return make_data(s, m, name) < 0 ? no_memory(s, name, (size_t)m->t.size, e) : 0;
+}
+
+static int recipe(void *self, const char *name, int n_dims, const int64_t *dims,
+                  struct mt_tensor **t, struct mt_recipe *r, struct mt_err *e)
+{
+    struct synth *s = self;
+    struct made *m = NULL;
+    int rc = lay(s, name, n_dims, dims, &m, e);
+
+    if (rc < 0)
+        return rc;
+    *t = &m->t;
+    *r = recipe_of(s, name, &m->t);
+    return 0;
 }
 
 /* Whatever is asked for can be made. */
@@ -268,6 +243,7 @@ static const struct mt_source source = {
     .has = has,
     .find = find,
     .make = make,
+    .recipe = recipe,
     .drop = drop,
     .plan = plan,
     .where = where,

@@ -25,6 +25,9 @@ struct mt_weights {
     bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
     void *small;            /* struct small by its tensor (tsearch) */
+    void (*seen)(void *ctx, int64_t bytes);
+    void *ctx;
+    int64_t through; /* bytes handed out, also of what was dropped since */
 };
 
 int mt_weights_new(struct mt_weights **out, const struct mt_source *src, void *self,
@@ -196,15 +199,36 @@ int mt_weights_make(struct mt_weights *w, const char *name, int n_dims, const in
  * tensor.
  */
 static void digest(struct mt_weights *w, const char *name, const struct mt_tensor *t,
-                   const struct mt_bytes *b)
+                   const struct mt_bytes *b, const struct mt_recipe *r)
 {
     int64_t size = b->rows * mt_dtype_row_bytes(b->type, b->cols), n = size < 1024 ? size : 1024;
 
     w->digest = mt_hash(w->digest, name, strlen(name) + 1);
     w->digest = mt_hash(w->digest, t->dims, (size_t)t->n_dims * sizeof(*t->dims));
     w->digest = mt_hash(w->digest, &b->type, sizeof(b->type));
-    if (!w->plan && n > 0)
+    if (r) { /* the same piece, made for this: it may begin within an element */
+        int64_t each = (int64_t)mt_dtype_size(b->type), at = (size - n) / 2 / each;
+        char piece[1024 + 8];
+
+        mt_recipe_make(piece, b->type, r, at, n / each + (at * each < (size - n) / 2));
+        w->digest = mt_hash(w->digest, piece + (size - n) / 2 % each, (size_t)n);
+    } else if (!w->plan && n > 0) {
         w->digest = mt_hash(w->digest, (const char *)b->data + (size - n) / 2, (size_t)n);
+    }
+}
+
+/* It is handed out. r: without data, but so it is made. */
+static void count(struct mt_weights *w, const char *name, struct mt_tensor *t,
+                  const struct mt_bytes *b, const struct mt_recipe *r)
+{
+    if (t->given)
+        return;
+    t->given = true;
+    w->bytes += t->size;
+    w->through += t->size;
+    digest(w, name, t, b, r);
+    if (w->seen)
+        w->seen(w->ctx, w->through);
 }
 
 uint64_t mt_weights_digest(const struct mt_weights *w)
@@ -239,12 +263,30 @@ int mt_weights_get(struct mt_weights *w, const char *name, int n_dims, const int
     *out = t->bytes;
     if (w->quantize != MT_F32 && (rc = shrink(w, name, t, out, e)) < 0)
         return rc;
-    if (!t->given) {
-        w->bytes += t->size;
-        digest(w, name, t, out);
-    }
-    t->given = true;
+    count(w, name, t, out, NULL);
     return 0;
+}
+
+int mt_weights_recipe(struct mt_weights *w, const char *name, int n_dims, const int64_t *dims,
+                      struct mt_bytes *out, struct mt_recipe *r, struct mt_err *e)
+{
+    struct mt_tensor *t;
+    int rc;
+
+    if (!w->src->recipe || w->plan || w->quantize != MT_F32)
+        return -ENOENT;
+    if ((rc = w->src->recipe(w->self, name, n_dims, dims, &t, r, e)) < 0)
+        return rc;
+    *out = t->bytes;
+    out->data = NULL;
+    count(w, name, t, out, r);
+    return 0;
+}
+
+void mt_weights_watch(struct mt_weights *w, void (*seen)(void *ctx, int64_t bytes), void *ctx)
+{
+    w->seen = seen;
+    w->ctx = ctx;
 }
 
 int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, int64_t dims[8],

@@ -65,7 +65,7 @@ void mt_worker_save(struct mt_worker *w, const struct mt_mail *m)
         rc = c ? make_image(w, c, io)
                : mt_state_fail(io, -ENOENT, "there is no session %" PRId64, m->session);
     }
-    if (rc < 0 || !(store->name = strdup(m->name))) {
+    if (rc < 0 || !c || !(store->name = strdup(m->name))) {
         snprintf(text, sizeof(text), "\"save\": session %" PRId64 ": %s", m->session,
                  rc < 0 && io && io->err.code ? io->err.text : "out of memory");
         mt_worker_post_line(w, mt_wire_error_json(m->first, text), to);

@@ -5,6 +5,6 @@ load helper
 
 @test "chaos: whatever happens, every frame has its record and the metrics are the records' sums" {
   command -v curl >/dev/null || skip "no curl"
-  run -0 "$MT_TESTS/chaos" 7 12
+  run -0 "$MT_TESTS/chaos" 9 12
   [[ "$output" == *"the books were compared"* ]]
 }

@@ -710,11 +710,11 @@ END
   mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality - <q | jq -se 'map(has("n_star")) == [false, false]'
   jq -se 'all(.quality_model == "qwen2" and .quality_text == "book.txt")' out
   # A line a setting, with both ceilings beside the price.
-  mt-predict -m qwen2.5-omni-7b --pool 40GiB --cost a=20ms,b=1ms --token-cost 1us --quality q --format table >table
-  [ "$(wc -l <table)" = 4 ]
-  grep -q '^qwen2.5-omni-7b; costs .* on qwen2, book.txt$' table
-  grep -qE "^window=256,sinks=4 +cache +bf16 +0.2000 \[0.1000, 0.3000\] .* $(jq -r .n_mem out | head -n 1) +1253 +1253  latency$" table
-  grep -qE '^window=1024,sinks=0 +- +int8 +0.0100 \[\?\] ' table
+  mt-predict -m qwen2.5-omni-7b --pool 40GiB --cost a=20ms,b=1ms --token-cost 1us --quality q --format table >shown
+  [ "$(wc -l <shown)" = 4 ]
+  grep -q '^qwen2.5-omni-7b; costs .* on qwen2, book.txt$' shown
+  grep -qE "^window=256,sinks=4 +cache +bf16 +0.2000 \[0.1000, 0.3000\] .* $(jq -r .n_mem out | head -n 1) +1253 +1253  latency$" shown
+  grep -qE '^window=1024,sinks=0 +- +int8 +0.0100 \[\?\] ' shown
   mt-predict -m qwen2.5-omni-7b --pool 40GiB --quality q --format table | grep -qE '^window=256,.* -  +[0-9]+  memory$'
 }
 

@@ -156,3 +156,15 @@ goes_on() {
   run -2 mt-serve -s mt.sock --fault full-disk
   run -2 mt-serve --save-dir .
 }
+
+@test "save: a cost model's call, too, though its cache holds nothing" {
+  head -c 160000 /dev/zero >silence.raw
+  mkdir -p calls
+  serve --backend cost:a=2ms,b=0 --frame 100ms --answer-tokens 2 --save-dir calls
+  mt-feed -q --tolerate -s mt.sock --loop --seconds 20 --raw s16le:16000:1 silence.raw >frames 3>&- &
+  SERVERS+=("$!")
+  within 20 grep -q '"frame":3,' frames
+  frame=$(mt-probe save -s mt.sock 1 x | jq .frame)
+  mt-feed -q --tolerate --no-pace -s mt.sock --load x --raw s16le:16000:1 silence.raw >rest # a live call drops what comes too fast
+  jq -es --argjson from "$frame" 'map(select(.type == "frame").frame) | sort | . == [range($from; 50)]' rest >/dev/null || { cat rest; return 1; }
+}

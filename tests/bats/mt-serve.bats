@@ -94,6 +94,20 @@ has() {
     [ -z "$output" ]
     [[ "$stderr" == "mt-serve: "*"${bad%%=*}"* ]] || { echo "$bad: $stderr"; return 1; }
   done
+  for bad in "--gpu-memory 0 --pool auto" "--gpu-memory 1.1 --pool auto" "--gpu-memory 90% --pool auto" "--gpu-memory 0.5" \
+    "--pool auto --gpu-memory 0.5 --pool 1GiB"; do
+    # shellcheck disable=SC2086  # options and values
+    run -2 --separate-stderr mt-serve --dry-run $bad
+    [ -z "$output" ]
+    [[ "$stderr" == "mt-serve: --gpu-memory: "* ]] || { echo "$bad: $stderr"; return 1; }
+  done
+  run -2 --separate-stderr mt-serve --dry-run --pool auto
+  [[ "$stderr" == "mt-serve: --pool: 'auto' is for a card's memory; 'cpu-"*": give a size" ]]
+  [ "${#stderr_lines[@]}" = 1 ]
+  run -2 --separate-stderr mt-serve --dry-run --pool auto --backend cost:a=1ms,b=1ms
+  [[ "$stderr" == "mt-serve: --pool: 'auto'"* ]]
+  run -0 mt-serve --dry-run --pool auto --pool 200b # the last one counts
+  [ "$(jq .pool_blocks <<<"$output")" = 200 ]
   run -2 --separate-stderr mt-serve --dry-run --nonsense
   run -2 --separate-stderr mt-serve --dry-run call.wav
   [[ "$stderr" == *call.wav*mt-feed* ]]

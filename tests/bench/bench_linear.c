@@ -46,7 +46,7 @@ static void bench_type(const struct peak *p, int threads, enum mt_dtype type)
                               .threads = threads,
                               .bytes = (double)(out * row),
                               .ops = 2.0 * IN * (double)out * rows[i],
-                              .int8 = type > MT_INT8};
+                              .int8 = type > MT_FP8};
 
         bench_measure(p, &r, linear_once, &l);
     }

@@ -148,8 +148,8 @@ static void rope_append(void *arg)
 {
     struct ops *o = arg;
 
-    o->op->rope_append(o->be, o->kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e6}, &o->batch, o->x,
-                       o->z, mt_rows_cols(o->scratch, 0, KV_HEADS * HEAD_DIM),
+    o->op->rope_append(o->be, o->kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e6, .q_norm = NULL},
+                       &o->batch, o->x, o->z, mt_rows_cols(o->scratch, 0, KV_HEADS * HEAD_DIM),
                        mt_rows_cols(o->scratch, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM));
 }
 
@@ -296,7 +296,7 @@ static void line(const struct of *f, struct ops *o, const char *name, enum mt_dt
                           .threads = f->threads,
                           .bytes = bytes,
                           .ops = ops,
-                          .int8 = type > MT_INT8};
+                          .int8 = type > MT_FP8};
 
     bench_measure(f->peak, &r, fn, o);
 }
@@ -572,7 +572,7 @@ int main(int argc, char **argv)
     bench_rows(&f, &o);
     bench_linears(&f, &o);
     bench_experts(&f, &o);
-    for (enum mt_dtype d = MT_F32; d <= MT_INT8; d++) {
+    for (enum mt_dtype d = MT_F32; d <= MT_FP8; d++) {
         bench_cache(&f, &o, d, SESSIONS, 1); /* decoding together */
         bench_cache(&f, &o, d, 1, 50);       /* a frame's audio */
     }

@@ -366,6 +366,8 @@ void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg
     unsigned threads = block.x * block.y * block.z;
     bool back = launches++ % 2;
 
+    emu_count.launches++;
+    emu_count.after_down++;
     gridDim = grid;
     blockDim = block;
     kernel = fn;
@@ -388,11 +390,21 @@ void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg
 
 /* ---- memory ---- */
 
+struct emu_count emu_count;
+
+static void count_copy(cudaMemcpyKind k)
+{
+    emu_count.up += k == cudaMemcpyHostToDevice;
+    emu_count.down += k == cudaMemcpyDeviceToHost;
+    emu_count.after_down = k == cudaMemcpyDeviceToHost ? 0 : emu_count.after_down + 1;
+}
+
 /* As rubbish as a device's, where that costs little; more than the machine has is refused. */
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
+    emu_count.allocations++;
     *p = nullptr;
     if (bytes / page >= (size_t)sysconf(_SC_PHYS_PAGES))
         return cudaErrorMemoryAllocation;
@@ -409,8 +421,19 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
+/* The machine's, as far as it says. */
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    *left = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    *all = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
+    emu_count.allocations++;
     *p = malloc(bytes);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -421,15 +444,17 @@ cudaError_t cudaFreeHost(void *p)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind, cudaStream_t)
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t)
 {
+    count_copy(k);
     memcpy(dst, src, n);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t to, const void *src, size_t from, size_t width,
-                              size_t rows, cudaMemcpyKind, cudaStream_t)
+                              size_t rows, cudaMemcpyKind k, cudaStream_t)
 {
+    count_copy(k);
     for (size_t i = 0; i < rows; i++)
         memcpy((char *)dst + i * to, (const char *)src + i * from, width);
     return cudaSuccess;
@@ -448,6 +473,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t
                             const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
                             cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t)
 {
+    emu_count.products++;
+    emu_count.after_down++;
     float by = *(const float *)alpha, keep = *(const float *)beta;
 
     for (int64_t j = 0; j < n; j++)

@@ -12,6 +12,8 @@
 #ifndef CUDA_EMU_H
 #define CUDA_EMU_H
 
+#include "count.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -114,7 +116,7 @@ static inline unsigned __ballot_sync(unsigned, int v)
     return set;
 }
 
-/* ---- tensor cores and copies that nobody waits for: kernels/cuda/tensor.h says what they are ---- */
+/* ---- tensor cores and copies: kernels/cuda/tensor.h says what they are ---- */
 
 /* What is copied reads as NaN until the lane has waited for its group. */
 void emu_copy(void *dst, const void *src, unsigned bytes, bool there);
@@ -147,6 +149,11 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned how)
 static inline int __popc(unsigned v)
 {
     return __builtin_popcount(v);
+}
+
+static inline int __clz(int v)
+{
+    return v ? __builtin_clz((unsigned)v) : 32;
 }
 
 static inline int __ffs(int v)
@@ -208,6 +215,7 @@ typedef struct emu_event *cudaEvent_t;
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t s);
@@ -255,6 +263,7 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t)
 
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
 {
+    emu_count.waits++;
     return cudaSuccess;
 }
 

@@ -1143,9 +1143,62 @@ static void test_gone(void **state)
     }
 }
 
+/* ---- --pool auto ---- */
+
+static int64_t card_left;
+
+static int card_memory(struct mt_backend *be, int64_t *left, int64_t *all)
+{
+    (void)be;
+    *left = card_left;
+    *all = INT64_C(10) << 30;
+    return card_left < 0 ? -ENODEV : 0;
+}
+
+static void test_pool_auto(void **state)
+{
+    struct mt_model_opts mo = {.step_rows = 64, .want_rows = 64};
+    struct mt_engine_opts o;
+    struct mt_state_kind kind[MT_STATE_KINDS];
+    struct mt_backend *be;
+    const struct mt_ops *ops;
+    struct mt_ops card;
+    struct mt_model *m;
+    struct mt_err e = {0};
+    int64_t bytes, per_session = 0;
+
+    (void)state;
+    assert_int_equal(mt_backend_open(&be, "cpu", 1, NULL), 0);
+    assert_int_equal(mt_model_open(&m, NULL, be, &mo, NULL), 0);
+    mt_engine_defaults(&o);
+    o.max_sessions = 5;
+    assert_int_equal(mt_engine_pool_auto(m, &o, 0.9, &bytes, &e), -EINVAL);
+    ops = be->ops;
+    card = *ops;
+    card.memory = card_memory;
+    be->ops = &card;
+    for (int n = mt_model_state(m, mt_model_info(m)->beat_samples, o.backlog, kind); n--;)
+        per_session += kind[n].bytes;
+    assert_true(per_session > 0);
+
+    e = (struct mt_err){0};
+    card_left = INT64_C(8) << 30; /* 2 GiB are taken, 1 GiB is to stay free */
+    assert_int_equal(mt_engine_pool_auto(m, &o, 0.9, &bytes, NULL), 0);
+    assert_int_equal(bytes, (INT64_C(7) << 30) - 5 * per_session);
+    assert_int_equal(mt_engine_pool_auto(m, &o, 0.2, &bytes, &e), -ENOSPC);
+    assert_non_null(strstr(e.text, "--gpu-memory 0.2"));
+    card_left = -1;
+    assert_int_equal(mt_engine_pool_auto(m, &o, 0.9, &bytes, NULL), -ENODEV);
+
+    be->ops = ops;
+    mt_model_close(&m);
+    mt_backend_close(&be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pool_auto),
         cmocka_unit_test(test_policy),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_collapse),

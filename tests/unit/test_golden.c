@@ -34,7 +34,6 @@ static void open_golden(struct golden *g, const char *dir)
 {
     struct mt_model_opts o = {.step_rows = 64, .want_rows = 64};
     struct mt_err e = {0};
-    enum mt_cpu_tier tier;
     char path[600];
 
     snprintf(g->dir, sizeof(g->dir), "%s", dir);
@@ -42,8 +41,7 @@ static void open_golden(struct golden *g, const char *dir)
     g->cases = json_load_file(path, 0, NULL);
     if (!g->cases)
         fail_msg("%s: no cases", path);
-    if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&g->be, tier, 2, &e) < 0 ||
-        mt_model_open(&g->m, dir, g->be, &o, &e) < 0)
+    if (util_backend(&g->be, 2, &e) < 0 || mt_model_open(&g->m, dir, g->be, &o, &e) < 0)
         fail_msg("%s", e.text);
     snprintf(path, sizeof(path), "%s/expected.safetensors", dir);
     if (mt_weights_open_safetensors_file(&g->expected, path, &e) < 0)

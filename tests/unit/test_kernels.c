@@ -605,6 +605,79 @@ static void test_positions_and_means(void **state)
     be->ops->free(be);
 }
 
+/* A matrix that a backend makes itself has the bits of the one that it is given. */
+static void test_recipe(void **state)
+{
+    static const enum mt_dtype types[] = {MT_F32, MT_F16, MT_BF16};
+    const struct mt_recipe r = {.key = 0x123456789abcdef, .step = 0x1.7p-17f, .mean = 0.25f};
+    enum { ROWS = 7, COLS = 37, ALL = 3 + ROWS * COLS };
+    uint16_t all[2 * ALL], part[2 * ALL];
+    float got[2][ROWS * COLS];
+    int32_t ids[ROWS];
+
+    (void)state;
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = i;
+    for (size_t t = 0; t < MT_COUNT(types); t++) {
+        size_t size = mt_dtype_size(types[t]);
+        struct mt_backend *be = backend(tier_max(), 1);
+        struct mt_rows out;
+
+        mt_recipe_make(all, types[t], &r, 0, ALL);
+        mt_recipe_make(part, types[t], &r, 3, ROWS * COLS);
+        assert_memory_equal((char *)all + 3 * size, part, ROWS * COLS * size);
+        assert_int_equal(be->ops->rows_new(be, &out, ROWS, COLS), 0);
+        for (int made = 0; made < (be->ops->mat_make ? 2 : 1); made++) {
+            const struct mt_bytes b = {made ? NULL : part, types[t], ROWS, COLS, true};
+            struct mt_mat *m;
+
+            assert_int_equal(
+                made ? be->ops->mat_make(be, &m, &b, &r, 3) : be->ops->mat_new(be, &m, &b), 0);
+            be->ops->embed(be, out, m, ids, ROWS);
+            be->ops->rows_get(be, got[made], out, ROWS);
+            be->ops->mat_free(be, m);
+            assert_memory_equal(got[0], got[made], sizeof(got[0]));
+        }
+        for (int i = 0; i < ROWS * COLS; i++) /* a uniform of 2^16 steps around the mean */
+            near(got[0][i], 0.25, 0x1.7p-1, "made", 0, i);
+        be->ops->rows_free(be, &out);
+        be->ops->free(be);
+    }
+}
+
+/* Many small ones lie together, and any order of freeing will do. */
+static void test_many_matrices(void **state)
+{
+    enum { MANY = 300, COLS = 40 };
+    struct mt_backend *be = backend(tier_max(), 1);
+    struct mt_mat *m[MANY];
+    struct mt_rows out;
+    static float src[MANY][COLS];
+    float got[COLS];
+    int32_t id = 0;
+
+    (void)state;
+    assert_int_equal(be->ops->rows_new(be, &out, 1, COLS), 0);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < MANY; i++) {
+            for (int k = 0; k < COLS; k++)
+                src[i][k] = (float)(i + k);
+            const struct mt_bytes b = {src[i], MT_F32, i % 2 + 1, i % 2 ? COLS / 2 : COLS, true};
+            assert_int_equal(be->ops->mat_new(be, &m[i], &b), 0);
+        }
+        for (int i = 0; i < MANY; i += 2) {
+            be->ops->embed(be, out, m[i], &id, 1);
+            be->ops->rows_get(be, got, out, 1);
+            for (int k = 0; k < COLS; k++)
+                near(got[k], i + k, 0, "matrix", i, k);
+        }
+        for (int i = 0; i < MANY; i++)
+            be->ops->mat_free(be, m[(i * 7 + turn) % MANY]);
+    }
+    be->ops->rows_free(be, &out);
+    be->ops->free(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -616,6 +689,8 @@ int main(void)
         cmocka_unit_test(test_open_errors),
         cmocka_unit_test(test_par),
 #endif
+        cmocka_unit_test(test_recipe),
+        cmocka_unit_test(test_many_matrices),
         cmocka_unit_test(test_objects),
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_norms),

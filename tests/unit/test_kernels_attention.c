@@ -35,14 +35,15 @@ struct world {
 static struct world world_new(int64_t heads, int64_t kv_heads, int64_t hd, int p,
                               enum mt_dtype type)
 {
-    struct world w = {.heads = heads,
-                      .kv_heads = kv_heads,
-                      .hd = hd,
-                      .p = p,
-                      .layers = rnd_int(1, 3),
-                      .rope = {(enum mt_rope_kind)rnd_int(0, 2), rnd_int(0, 1) ? 1e6 : 1e4},
-                      .type = type,
-                      .n_ids = 900};
+    struct world w = {
+        .heads = heads,
+        .kv_heads = kv_heads,
+        .hd = hd,
+        .p = p,
+        .layers = rnd_int(1, 3),
+        .rope = {(enum mt_rope_kind)rnd_int(0, 2), rnd_int(0, 1) ? 1e6 : 1e4, .q_norm = NULL},
+        .type = type,
+        .n_ids = 900};
 
     w.layer = rnd_int(0, w.layers - 1);
     w.ids = calloc((size_t)w.n_ids, sizeof(*w.ids));
@@ -444,7 +445,7 @@ static void test_far_index(void **state)
     struct mt_kv_shape shape = {1, 1, HD, 16, MT_F32};
     int32_t blocks[6] = {3, 1, 5, 0, 2, 4};
     const int64_t start = 10000019;
-    const struct mt_rope rope = {MT_ROPE_HALVES, 1e6};
+    const struct mt_rope rope = {MT_ROPE_HALVES, 1e6, .q_norm = NULL};
     float *raw = rnd_floats((size_t)3 * N * HD), got[HD];
 
     (void)state;
@@ -524,6 +525,72 @@ static void test_same_cache(void **state)
     }
 }
 
+/* Heads that are normed on the way are what they are normed before: in place and in the cache. */
+static void test_rope_norms(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++)
+        for (int i = 0; i < 12; i++) {
+            struct mt_backend *be = backend(t, 2);
+            int heads = rnd_int(1, 9), kv_heads = rnd_int(1, 4), hd = 2 * rnd_int(1, 80);
+            int n = rnd_int(1, 20), p = rnd_int(1, 20), sinks = rnd_int(0, 3);
+            struct mt_kv_shape shape = {1, kv_heads, hd, p, MT_F32};
+            int32_t blocks[24];
+            struct mt_run run = {0, n, 0, {blocks, sinks, 20, 20, rnd_int(0, 9), .kv = NULL}};
+            struct mt_batch b = {n, 1, &run};
+            struct weight w[2] = {weight_new(be, MT_BF16, 1, hd), weight_new(be, MT_F32, 1, hd)};
+            struct mt_rope rope = {(enum mt_rope_kind)(i % 3), 1e4, .q_norm = NULL};
+            int width[] = {heads * hd, heads * hd, kv_heads * hd, kv_heads * hd};
+            float *x[4], *got[2][4];
+            size_t bytes = 0;
+            char *cache = NULL;
+
+            for (int k = 0; k < 24; k++)
+                blocks[k] = 23 - k;
+            for (int k = 0; k < 4; k++)
+                x[k] = rnd_floats((size_t)n * (size_t)width[k]);
+            for (int fused = 0; fused < 2; fused++) {
+                struct mt_kv *kv;
+                struct field f[4];
+
+                for (int k = 0; k < 4; k++)
+                    f[k] = field_new(be, n, width[k], x[k]);
+                assert_int_equal(be->ops->kv_new(be, &kv, &shape, 24), 0);
+                memset(kv->data, 0, kv->bytes);
+                if (fused) {
+                    rope.q_norm = w[0].m;
+                    rope.k_norm = w[1].m;
+                    rope.eps = 1e-6f;
+                } else {
+                    be->ops->rms_norm(be, f[0].v, f[0].v, w[0].m, 1e-6f, n);
+                    be->ops->rms_norm(be, f[2].v, f[2].v, w[1].m, 1e-6f, n);
+                }
+                be->ops->rope_append(be, kv, 0, rope, &b, f[0].v, f[1].v, f[2].v, f[3].v);
+                for (int k = 0; k < 4; k++) {
+                    got[fused][k] = malloc((size_t)n * (size_t)width[k] * sizeof(float));
+                    be->ops->rows_get(be, got[fused][k], f[k].v, n);
+                    field_free(be, &f[k]);
+                }
+                if (fused)
+                    assert_memory_equal(cache, kv->data, bytes);
+                else
+                    cache = memcpy(malloc(bytes = kv->bytes), kv->data, kv->bytes);
+                be->ops->kv_free(be, kv);
+            }
+            free(cache);
+            for (int k = 0; k < 4; k++) {
+                assert_memory_equal(got[0][k], got[1][k],
+                                    (size_t)n * (size_t)width[k] * sizeof(float));
+                free(got[0][k]);
+                free(got[1][k]);
+                free(x[k]);
+            }
+            weight_free(be, &w[0]);
+            weight_free(be, &w[1]);
+            be->ops->free(be);
+        }
+}
+
 /*
  * Sinks that another session holds are not written again, not even with the same bytes: it may be
  * at work on them.
@@ -550,8 +617,8 @@ static void test_held_sinks(void **state)
             be->ops->rows_put(be, q.v, x, ROWS);
             be->ops->rows_put(be, k.v, x, ROWS);
             be->ops->rows_put(be, v.v, x, ROWS);
-            be->ops->rope_append(be, kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e4}, &b, q.v, qs.v,
-                                 k.v, v.v);
+            be->ops->rope_append(be, kv, 0, (struct mt_rope){MT_ROPE_HALVES, 1e4, .q_norm = NULL},
+                                 &b, q.v, qs.v, k.v, v.v);
             for (int64_t i = 0; i < ROWS; i++)
                 for (int kv_side = 0; kv_side < 2; kv_side++) {
                     int slot, same = 0, bytes = HD * (int)mt_dtype_size(type);
@@ -660,7 +727,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),  cmocka_unit_test(test_see),
         cmocka_unit_test(test_far_index),  cmocka_unit_test(test_same_cache),
-        cmocka_unit_test(test_held_sinks), cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_rope_norms), cmocka_unit_test(test_held_sinks),
+        cmocka_unit_test(test_spans),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,8 +50,8 @@ static void attend(struct mt_backend *be, const struct place *p, const float *ra
         for (int h = 0; h < KV_HEADS; h++)
             one[(t * KV_HEADS + h) * HD + t] = 1;
     be->ops->rows_put(be, v.v, one, n);
-    be->ops->rope_append(be, p->kv, 1, (struct mt_rope){MT_ROPE_HALVES, 1e4}, &b, q.v, qs.v, k.v,
-                         v.v);
+    be->ops->rope_append(be, p->kv, 1, (struct mt_rope){MT_ROPE_HALVES, 1e4, .q_norm = NULL}, &b,
+                         q.v, qs.v, k.v, v.v);
     be->ops->attention(be, p->kv, 1, &b, o.v, q.v, qs.v);
     be->ops->rows_get(be, out, o.v, n);
     if (mass)

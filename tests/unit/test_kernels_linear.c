@@ -282,6 +282,37 @@ static void test_cublas(void **state)
             check(be, x_type, rnd_int(1, 300), rnd_int(1, 90), rnd_int(1, 40),
                   (enum mt_act)rnd_int(0, 4), rnd_int(0, 1), rnd_int(0, 2));
     x_type = MT_F32;
+    for (int i = 0; i < 20; i++) { /* several matrices: rows are cast once for those of a type */
+        int n = rnd_int(1, 9), in = rnd_int(1, 200), out = rnd_int(1, 40);
+        float *x = rnd_floats((size_t)n * (size_t)in), *got[2];
+        struct field fx = field_new(be, n, in, x), fy[8];
+        struct mt_linear list[4];
+        struct weight w[4];
+
+        for (int k = 0; k < 8; k++)
+            fy[k] = field_new(be, n, out, NULL);
+        for (int k = 0; k < 4; k++) {
+            w[k] = weight_new(be, (enum mt_dtype)rnd_int(MT_F32, MT_BF16), out, in);
+            list[k] = (struct mt_linear){fy[k].v, w[k].m, NULL, MT_ACT_NONE, MT_NO_ROWS};
+        }
+        be->ops->linears(be, fx.v, list, 4, n);
+        for (int k = 0; k < 4; k++) {
+            be->ops->linear(be, fy[4 + k].v, fx.v, w[k].m, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+            for (int each = 0; each < 2; each++) {
+                got[each] = malloc((size_t)n * (size_t)out * sizeof(float));
+                be->ops->rows_get(be, got[each], fy[4 * each + k].v, n);
+            }
+            assert_memory_equal(got[0], got[1], (size_t)n * (size_t)out * sizeof(float));
+            free(got[0]);
+            free(got[1]);
+        }
+        for (int k = 0; k < 8; k++)
+            field_free(be, &fy[k]);
+        for (int k = 0; k < 4; k++)
+            weight_free(be, &w[k]);
+        field_free(be, &fx);
+        free(x);
+    }
     be->ops->free(be);
 }
 #endif

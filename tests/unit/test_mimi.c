@@ -26,10 +26,8 @@ static const char *const folders[] = {"mimi-a", "mimi-b", "mimi-c"};
 static struct mt_backend *open_backend(int threads)
 {
     struct mt_backend *be;
-    enum mt_cpu_tier tier;
 
-    assert_int_equal(mt_cpu_tier(&tier, NULL), 0);
-    assert_int_equal(mt_backend_cpu(&be, tier, threads, NULL), 0);
+    assert_int_equal(util_backend(&be, threads, NULL), 0);
     return be;
 }
 

@@ -30,11 +30,9 @@ static void open_cached(struct world *w, const char *spec, enum mt_dtype kv_type
 {
     struct mt_model_opts o = {.step_rows = 128, .want_rows = 16, .kv_type = kv_type};
     struct mt_err e = {0};
-    enum mt_cpu_tier tier;
 
     snprintf(w->dir, sizeof(w->dir), "%s", spec);
-    if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&w->be, tier, 2, &e) < 0 ||
-        mt_model_open(&w->m, spec, w->be, &o, &e) < 0)
+    if (util_backend(&w->be, 2, &e) < 0 || mt_model_open(&w->m, spec, w->be, &o, &e) < 0)
         fail_msg("%s", e.text);
 }
 

@@ -29,11 +29,9 @@ static void open_checkpoint(struct opened *o, const char *dir)
 {
     struct mt_model_opts opts = {.step_rows = 64, .want_rows = 16};
     struct mt_err e = {0};
-    enum mt_cpu_tier tier;
 
     snprintf(o->dir, sizeof(o->dir), "%s", dir);
-    if (mt_cpu_tier(&tier, &e) < 0 || mt_backend_cpu(&o->be, tier, 2, &e) < 0 ||
-        mt_model_open(&o->m, dir, o->be, &opts, &e) < 0)
+    if (util_backend(&o->be, 2, &e) < 0 || mt_model_open(&o->m, dir, o->be, &opts, &e) < 0)
         fail_msg("%s", e.text);
 }
 

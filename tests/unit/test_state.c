@@ -36,13 +36,12 @@ struct world {
 static void on_frame(void *ctx, const struct mt_record *r)
 {
     struct world *w = ctx;
-    struct said *s = &w->said[r->frame];
+    struct said *s = &w->said[r->frame % FRAMES];
     uint64_t h = MT_HASH_INIT;
 
     if (r->session != w->id)
         return;
     assert_int_equal(r->frame, w->frames);
-    assert_true(r->frame < FRAMES);
     assert_int_equal(r->status, MT_OK);
     h = mt_hash(h, r->tokens, (size_t)r->tokens_out * sizeof(*r->tokens));
     h = mt_hash(h, r->text, strlen(r->text));
@@ -496,6 +495,97 @@ static void test_hostile(void **state)
     assert_true(good > 0);
 }
 
+/* ---- again and again ---- */
+
+/* One step of a call: a piece of sound when nothing is to do, else a tick. */
+static void soak_step(struct world *w, int64_t *at)
+{
+    int64_t piece = mt_engine_plan(w->eng)->frame_samples / PIECE_PARTS + 17;
+
+    if (mt_engine_tick(w->eng))
+        return;
+    hear(w, w->id, *at, piece);
+    *at += piece;
+}
+
+/* From engine to engine, sealed and opened as a file is. */
+static void move_call(struct world *from, struct world *to)
+{
+    const struct mt_load_opts lo = {0};
+    struct mt_state_io io = {0}, back;
+    struct mt_err e = {0};
+    int64_t id = from->id;
+    const char *why;
+    double retry;
+
+    mt_callfile_begin(&io);
+    mt_engine_save(from->eng, id, &io);
+    if (mt_callfile_seal(&io, from->m, 5) < 0)
+        fail_msg("%s", io.err.text);
+    from->id = -1; /* what it says as it closes is nobody's */
+    mt_engine_close(from->eng, id, "gone");
+    if (mt_callfile_open(&back, io.data, io.n, to->m, 5, &e) < 0)
+        fail_msg("%s", e.text);
+    if (mt_engine_load(to->eng, &back, &lo, &to->id, &why, &retry) != 0)
+        fail_msg("%s", back.err.text);
+    to->frames = from->frames;
+    free(io.data);
+}
+
+static int64_t cycles(void)
+{
+    const char *text = getenv("MT_CYCLES");
+    int64_t n = 100;
+
+    if (text && mt_parse_i64(text, 1, INT64_MAX, &n) < 0)
+        fail_msg("MT_CYCLES=%s is no number of cycles", text);
+    return n;
+}
+
+static void soak(const char *name)
+{
+    static struct world still, b[2];
+    struct mt_engine_opts o = options("window=40,sinks=4");
+    int64_t n = cycles(), at[2] = {0, 0}, checked = 0;
+
+    begin(&still, name, o, 1);
+    o.pool_blocks = 23;
+    begin(&b[0], name, o, 2);
+    o.pool_blocks = 40;
+    o.step_tokens = 40;
+    begin(&b[1], name, o, 1);
+    still.id = dial(&still, 7);
+    b[0].id = dial(&b[0], 7);
+    for (int64_t k = 0; k < n; k++) {
+        struct world *w = &b[k % 2];
+
+        soak_step(w, &at[1]);
+        while (still.frames < w->frames)
+            soak_step(&still, &at[0]);
+        for (; checked < w->frames; checked++) {
+            const struct said *is = &w->said[checked % FRAMES];
+
+            if (memcmp(is, &still.said[checked % FRAMES], sizeof(*is)) != 0)
+                fail_msg("%s: frame %lld after %lld moves", name, (long long)checked, (long long)k);
+        }
+        move_call(w, &b[(k + 1) % 2]);
+    }
+    assert_true(checked > 0);
+    if (getenv("MT_CYCLES"))
+        print_message("%s: %lld moves, %lld frames, each as it would have been\n", name,
+                      (long long)n, (long long)checked);
+    end(&still);
+    end(&b[0]);
+    end(&b[1]);
+}
+
+/* MT_CYCLES in the environment: how often the call moves (100). */
+static void test_soak(void **state)
+{
+    (void)state;
+    each_family(soak);
+}
+
 /* ---- files ---- */
 
 static char dir[32];
@@ -591,7 +681,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_tick), cmocka_unit_test(test_smaller_window),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_file),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_soak),      cmocka_unit_test(test_file),
+        cmocka_unit_test(test_names),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

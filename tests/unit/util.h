@@ -1,6 +1,6 @@
 /*
- * util.h: what tests with files share: a folder of their own under /tmp, files in it, and where
- * tests/ is. For files that include cmocka.h before it.
+ * util.h: what tests with files share: a folder of their own under /tmp, files in it, where tests/
+ * is, and what the models' tests compute on. For files that include cmocka.h before it.
  */
 #ifndef MT_TEST_UTIL_H
 #define MT_TEST_UTIL_H
@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#include "kernels/kernels.h"
 
 /* A new folder; its name goes to dir. 0, or -1. */
 static inline int util_dir_make(char dir[32])
@@ -50,6 +52,14 @@ static inline const char *util_tests(void)
     const char *dir = getenv("MT_TESTS");
 
     return dir ? dir : "tests";
+}
+
+/* MT_TEST_BACKEND, a name as --backend takes it; else the CPU. As mt_backend_open. */
+static inline int util_backend(struct mt_backend **be, int threads, struct mt_err *e)
+{
+    const char *name = getenv("MT_TEST_BACKEND");
+
+    return mt_backend_open(be, name && *name ? name : "cpu", threads, e);
 }
 
 #endif

@@ -2,7 +2,8 @@
 set terminal pngcairo noenhanced size 1400, 1000
 set multiplot layout 2, 2 title "What the bound costs: " . what font ",14" margins 0.07, 0.98, 0.08, 0.90 spacing 0.08, 0.12
 array colour[4] = [red, orange, blue, green]
-set key center right
+set key top right
+set offsets 0, 0, graph 0.25, 0
 set title "on a text: loss beside the unbounded cache once a token is lost"
 stats raw . "/cost-0.tsv" using 1 nooutput
 set xrange [STATS_min / 1.2:STATS_max * 1.2]
@@ -12,14 +13,15 @@ set ylabel "nats a token, 95 %"
 set xzeroaxis linecolor rgb grey
 plot for [i = 1:3] raw . "/cost-" . word("0 1 4", i) . ".tsv" using ($1 * (0.96 + 0.02 * i)):2:3:4 with yerrorlines pointtype 7 linecolor rgb colour[i] title "sinks: " . word("0 1 4", i)
 unset logscale x
+unset offsets
 set key top right
 set title "where attention goes, queries 128 to 255: the first 8 tokens"
 set xlabel "layer"
-set ylabel "share of attention"
+set ylabel "share of attention, 95 %"
 stats raw . "/attention.tsv" using 2 nooutput
 set yrange [0:1.35 * STATS_max]
 set autoscale x
-plot raw . "/attention.tsv" using 1:2 with linespoints pointtype 7 linecolor rgb blue title "the first 8 tokens", \
+plot raw . "/attention.tsv" using 1:2:4:5 with yerrorlines pointtype 7 linecolor rgb blue title "the first 8 tokens", \
      raw . "/attention.tsv" using 1:3 with linespoints pointtype 6 linecolor rgb grey title "8 that are as far away"
 set title sprintf("written by itself, window %d: runs of four tokens that are new", least)
 set xlabel ""

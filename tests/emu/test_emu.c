@@ -1,0 +1,116 @@
+/*
+ * test_emu.c: how a model's step meets a card: what it launches and copies, and that it waits once.
+ * Counted by the emulation; what the operations compute is the other tests' matter.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "count.h"
+#include "model/model.h"
+
+int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_err *e);
+
+enum { SESSIONS = 3, BLOCKS = 2, BLOCK = 16, PROMPT = 6, MOST = SESSIONS * PROMPT };
+
+/* What a decoding step costs: after a prefill and one step more, in which whatever grows has grown. */
+static struct emu_count step_of(const char *shape, int layers, const char *how)
+{
+    struct mt_model_opts mo = {.step_rows = MOST, .want_rows = SESSIONS};
+    struct mt_sample params[SESSIONS] = {{.top_p = 1}, {.top_p = 1}, {.top_p = 1}};
+    int32_t blocks[SESSIONS * BLOCKS], ids[MOST];
+    struct mt_run runs[SESSIONS];
+    int want[SESSIONS];
+    struct mt_backend *be;
+    struct mt_model *m;
+    struct mt_kv *kv;
+    char spec[64];
+
+    snprintf(spec, sizeof(spec), "synth:%s,layers=%d", shape, layers);
+    assert_int_equal(mt_cuda_open(&be, how, NULL), 0);
+    assert_int_equal(mt_model_open(&m, spec, be, &mo, NULL), 0);
+    struct mt_kv_shape s = mt_model_kv_shape(m, BLOCK, MT_BF16);
+    assert_int_equal(be->ops->kv_new(be, &kv, &s, SESSIONS * BLOCKS), 0);
+    for (int i = 0; i < SESSIONS * BLOCKS; i++)
+        blocks[i] = i;
+    for (int i = 0; i < MOST; i++)
+        ids[i] = i;
+    for (int t = 0; t < 3; t++) {
+        int n = t ? 1 : PROMPT;
+        struct mt_rows logits;
+
+        for (int i = 0; i < SESSIONS; i++) {
+            runs[i] = (struct mt_run){.row = i * n,
+                                      .n = n,
+                                      .index = t ? PROMPT + t - 1 : 0,
+                                      .view = {.blocks = blocks + (ptrdiff_t)i * BLOCKS,
+                                               .window = INT64_MAX,
+                                               .ring_blocks = INT32_MAX}};
+            want[i] = i * n + n - 1;
+        }
+        struct mt_step step = {
+            .batch = {SESSIONS * n, SESSIONS, runs}, .ids = ids, .want = want, .n_want = SESSIONS};
+        emu_count = (struct emu_count){0};
+        assert_int_equal(mt_model_step(m, kv, &step, &logits), 0);
+        be->ops->sample(be, logits, params, ids, SESSIONS);
+        for (int i = 0; i < SESSIONS; i++)
+            assert_in_range(ids[i], 0, mt_model_info(m)->vocab - 1);
+    }
+    struct emu_count c = emu_count;
+    be->ops->kv_free(be, kv);
+    mt_model_close(&m);
+    mt_backend_close(&be);
+    return c;
+}
+
+/*
+ * The host is heard and waited for once: small things go up before they are used, the drawn ids come
+ * down last, and nothing is made on the way.
+ */
+static void check_step(const struct emu_count *c)
+{
+    assert_int_equal(c->waits, 1);
+    assert_int_equal(c->down, 1);
+    assert_int_equal(c->after_down, 0);
+    assert_int_equal(c->allocations, 0);
+}
+
+/* No layer asks the host for anything; `most` launches and products it may cost. */
+static void check_layers(const char *shape, const char *how, int most)
+{
+    struct emu_count two = step_of(shape, 2, how), four = step_of(shape, 4, how);
+    int each = (four.launches + four.products - two.launches - two.products) / 2;
+
+    check_step(&two);
+    check_step(&four);
+    assert_int_equal(two.up, four.up);
+    assert_in_range(two.up, 1, 7); /* ids, batch, angles, tiles, wanted rows, how to draw */
+    assert_in_range(each, 1, most);
+}
+
+static void test_dense(void **state)
+{
+    (void)state;
+    check_layers("qwen2.5-omni-7b-tiny", "", 20);
+    check_layers("qwen2.5-omni-7b-tiny", "exact", 13);
+}
+
+static void test_mixture(void **state)
+{
+    (void)state;
+    check_layers("qwen3-omni-30b-tiny", "", 23);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_mixture),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
