@@ -151,7 +151,7 @@ static int gguf_make(void *self, const char *name, int n_dims, const int64_t *di
     struct gguf_weights *w = self;
     struct alias **a = tfind(&name, &w->aliases, by_name);
     struct mt_gguf_name n;
-    struct mt_tensor t, *made;
+    struct mt_tensor t = {0}, *made;
     int rc;
 
     if ((a && (*a)->t.bytes.data) || !mt_gguf_name(&n, name))

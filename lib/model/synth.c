@@ -198,7 +198,7 @@ static int recipe(void *self, const char *name, int n_dims, const int64_t *dims,
     struct made *m = NULL;
     int rc = lay(s, name, n_dims, dims, &m, e);
 
-    if (rc < 0)
+    if (rc < 0 || !m) /* none without an error, which an analyser can't see */
         return rc;
     *t = &m->t;
     *r = recipe_of(s, name, &m->t);
