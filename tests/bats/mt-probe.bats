@@ -31,7 +31,7 @@ record() {
 
 @test "mt-probe: help lists the commands, and each has its own" {
   run -0 --separate-stderr mt-probe --help
-  for c in watch stats cap check play tokens logits embed; do
+  for c in watch stats cap check drain save play tokens logits embed; do
     grep -qE "^  $c " <<<"$output"
     mt-probe $c --help >help
     grep -q "^Usage: mt-probe $c " help
@@ -307,12 +307,12 @@ END
 }
 
 @test "mt-probe: every option of --help stands in the man page and in the completion" {
-  for c in watch stats cap check play tokens logits embed; do
+  for c in watch stats cap check drain save play tokens logits embed; do
     mt-probe $c --help >help
     mapfile -t options < <(grep -oE -- '--[a-z-]+' help | sort -u)
     [ "${#options[@]}" -ge 4 ]
     grep -qE "^\.It Cm .*\b$c\b|^\.Cm $c\$" "$MT_TESTS/../man/mt-probe.1"
-    grep -qE "^    $c\)" "$MT_TESTS/../completions/mt-probe"
+    grep -qE "^    ([a-z]+ \| )*$c( \| [a-z]+)*\)" "$MT_TESTS/../completions/mt-probe"
     for o in "${options[@]}"; do
       grep -qE -- "Fl -${o#--}( |$)|, -${o#--}( |$)" "$MT_TESTS/../man/mt-probe.1" || { echo "man: $c $o"; false; }
       grep -qE -- "$o( |'|\"|\$)" "$MT_TESTS/../completions/mt-probe" || { echo "completion: $c $o"; false; }
