@@ -1,6 +1,6 @@
 /*
- * conv_pack.h: the weights of a streaming convolution as a matrix over windows of rows, the same for
- * every backend.
+ * conv_pack.h: the weights of a streaming convolution as a matrix over windows of rows, the same
+ * for every backend.
  */
 #ifndef MT_CONV_PACK_H
 #define MT_CONV_PACK_H

@@ -289,8 +289,8 @@ struct mt_ops {
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
     /*
-     * As mat_new, for b without data: its elements are r's from the first on. NULL where weights lie
-     * in the machine's memory anyway.
+     * As mat_new, for b without data: its elements are r's from the first on. NULL where weights
+     * lie in the machine's memory anyway.
      */
     int (*mat_make)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b,
                     const struct mt_recipe *r, int64_t first);
@@ -325,16 +325,16 @@ struct mt_ops {
                   int64_t n_blocks);
     void (*kv_free)(struct mt_backend *be, struct mt_kv *kv);
     /*
-     * Tokens 0..n-1 of a session, all layers, bit for bit to where another view has them. Both pools
-     * are of one shape but for the tokens in a block, both views hold all n.
+     * Tokens 0..n-1 of a session, all layers, bit for bit to where another view has them. Both
+     * pools are of one shape but for the tokens in a block, both views hold all n.
      */
     void (*kv_copy)(struct mt_backend *be, struct mt_kv *dst, const struct mt_kv_view *to,
                     const struct mt_kv *src, const struct mt_kv_view *from, int64_t n);
     /*
-     * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view has
-     * them: token behind token, each [layer][K, V][kv head] its elements and behind them
-     * INT8's and FP8's scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device
-     * failed. NULL: the backend's caches hold nothing.
+     * Tokens first..first+n-1 of a session to host memory and back, bit for bit, wherever a view
+     * has them: token behind token, each [layer][K, V][kv head] its elements and behind them INT8's
+     * and FP8's scale, mt_kv_block_bytes / block_tokens bytes in all. -EIO when the device failed.
+     * NULL: the backend's caches hold nothing.
      */
     int (*kv_get)(struct mt_backend *be, const struct mt_kv *kv, const struct mt_kv_view *view,
                   int64_t first, int64_t n, void *bytes);
@@ -366,7 +366,9 @@ struct mt_ops {
     void (*linear)(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                    const struct mt_mat *w, const struct mt_mat *bias, enum mt_act act,
                    struct mt_rows residual, int n);
-    /* linear of each of count <= MT_LINEARS_MAX matrices; the same bits. No out is x or another's. */
+    /*
+     * linear of each of count <= MT_LINEARS_MAX matrices; the same bits. No out is x or another's.
+     */
     void (*linears)(struct mt_backend *be, struct mt_rows x, const struct mt_linear *list,
                     int count, int n);
     /* out = silu(gate) * up. out may be gate. */
@@ -385,10 +387,10 @@ struct mt_ops {
                     struct mt_rows scratch, int n);
 
     /*
-     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at its
-     * index; q_sink gets q rotated where it sees the sinks (see mt_kv_view), only for runs with sinks; k, v
-     * [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`. All runs are
-     * appended before any attention of the layer.
+     * Norms of heads, rotary positions, then append. q [rows, heads * hd] is rotated in place at
+     * its index; q_sink gets q rotated where it sees the sinks (see mt_kv_view), only for runs with
+     * sinks; k, v [rows, kv_heads * hd]: k is rotated in place, both go into the cache of `layer`.
+     * All runs are appended before any attention of the layer.
      */
     void (*rope_append)(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
@@ -527,8 +529,8 @@ enum mt_cpu_tier {
 };
 const char *mt_cpu_tier_name(enum mt_cpu_tier t);
 /*
- * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx2vnni|avx512|avx512vnni in the environment
- * (-EINVAL: another word).
+ * The best tier of this machine, capped by MT_CPU=scalar|base|avx2|avx2vnni|avx512|avx512vnni in
+ * the environment (-EINVAL: another word).
  */
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e);
 

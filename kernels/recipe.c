@@ -1,6 +1,6 @@
 /*
- * recipe.c: matrices that are made of a key: integers and single exactly rounded operations, so that
- * the bits are the same on every machine, in any order and with any number of threads.
+ * recipe.c: matrices that are made of a key: integers and single exactly rounded operations, so
+ * that the bits are the same on every machine, in any order and with any number of threads.
  */
 #include "kernels/kernels.h"
 

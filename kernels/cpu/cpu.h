@@ -126,7 +126,9 @@ struct mt_xblock {
     float d, ds;                           /* ds = d * sum of q */
     int32_t zero4, zero5, zero6[2], zero8; /* by bits of the weights; 6: of each 16 columns */
 };
-/* Rows of a call that are quantised at a time, and as many more that may be read but don't count. */
+/*
+ * Rows of a call that are quantised at a time, and as many more that may be read but don't count.
+ */
 enum { MT_X_ROWS = 256, MT_X_SPARE = 16 };
 
 struct mt_cpu {

@@ -3,10 +3,10 @@
  * then vsums' tree: that is the definition of an element's bits, and every shape of tile keeps it.
  *
  * Few rows of x: tiles run down whole weight rows and decode in registers, so that the weights
- * stream once at memory speed. More rows, or weights in blocks: GROUP weight rows are decoded PIECE columns at a time
- * into L1 and meet up to BLOCK rows of x; the running sums wait in memory between pieces, whole
- * vectors, unrounded. Threads take groups of outputs. Scratch, in floats: GROUP * PIECE + GROUP *
- * BLOCK * LANES + BLOCK * GROUP.
+ * stream once at memory speed. More rows, or weights in blocks: GROUP weight rows are decoded PIECE
+ * columns at a time into L1 and meet up to BLOCK rows of x; the running sums wait in memory between
+ * pieces, whole vectors, unrounded. Threads take groups of outputs. Scratch, in floats: GROUP *
+ * PIECE + GROUP * BLOCK * LANES + BLOCK * GROUP.
  */
 #define GROUP 8
 #define PIECE 512

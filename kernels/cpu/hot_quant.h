@@ -1,13 +1,13 @@
 /*
- * hot_quant.h: linear over weights in blocks (pack.h). Rows of x become int8 in blocks of 32 columns
- * with a scale each; a block of an output is an exact sum of integers, then f32 over the blocks,
- * columns ascending:
+ * hot_quant.h: linear over weights in blocks (pack.h). Rows of x become int8 in blocks of 32
+ * columns with a scale each; a block of an output is an exact sum of integers, then f32 over the
+ * blocks, columns ascending:
  *
  *   acc = acc + float(sum of q x) * d * dx   (then + m * sum of x)
  *
- * which is the definition of an element's bits, and every number of rows keeps it. LANES outputs lie
- * in a vector, four columns of each in a lane: one vpdpbusd where the tier has it, else vpmaddubsw
- * and its kin, which give the same integers.
+ * which is the definition of an element's bits, and every number of rows keeps it. LANES outputs
+ * lie in a vector, four columns of each in a lane: one vpdpbusd where the tier has it, else
+ * vpmaddubsw and its kin, which give the same integers.
  *
  * A tile is unpacked in registers for up to MOST_ROWS rows at a time, and streams from memory once
  * for all of them. (To unpack it into L1 first, for many rows, gains nothing: the unpacking is a
@@ -287,7 +287,10 @@ FOLD void dots(const enum mt_dtype t, const int nr, const int from, const int to
 #endif
 }
 
-/* What a sum of q x, from column `from` on, begins with, so that it ends as the sum of (q - zero) x. */
+/*
+ * What a sum of q x, from column `from` on, begins with, so that it ends as the sum of (q - zero)
+ * x.
+ */
 FOLD vi sum_from(const enum mt_dtype t, const int from, const struct mt_xblock *x)
 {
     const int bits = pack_bits(t);

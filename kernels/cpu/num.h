@@ -1,7 +1,7 @@
 /*
- * num.h: bf16, f16, int8 and fp8 to and from f32, rounding to nearest even, exact and the same in every
- * tier; blocks to f32. All static inline: a copy built for one CPU tier is never linked into another. Bytes may
- * lie at any alignment.
+ * num.h: bf16, f16, int8 and fp8 to and from f32, rounding to nearest even, exact and the same in
+ * every tier; blocks to f32. All static inline: a copy built for one CPU tier is never linked into
+ * another. Bytes may lie at any alignment.
  */
 #ifndef MT_CPU_NUM_H
 #define MT_CPU_NUM_H

@@ -1,6 +1,6 @@
 /*
- * pack.c: weights in ggml's blocks (quant.c tells how they lie) to tiles of 16 outputs, at load, all
- * threads together. Four columns are one dword from beginning to end: nothing here goes byte by
+ * pack.c: weights in ggml's blocks (quant.c tells how they lie) to tiles of 16 outputs, at load,
+ * all threads together. Four columns are one dword from beginning to end: nothing here goes byte by
  * byte, so that it keeps up with the disk.
  */
 #include "kernels/cpu/pack.h"

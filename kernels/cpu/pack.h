@@ -9,7 +9,8 @@
  *   elements  vectors of 64 bytes: dword o of a vector belongs to output o and holds a quad of
  *             columns. 8 bits: 8 vectors, quad j (columns 4j..4j+3) in vector j. Else 4 vectors,
  *             quad j in the low nibbles of vector j, quad j + 4 in its high ones, then the bits
- *             above: 5 bits: a vector, bit j of a byte for quad j; 6 bits: two, bits 2j, 2j + 1 of a
+ *             above: 5 bits: a vector, bit j of a byte for quad j; 6 bits: two, bits 2j, 2j + 1 of
+ *             a
  *             byte for quads j and j + 4. All are >= 0; pack_zero says which value is 0.
  */
 #ifndef MT_CPU_PACK_H

@@ -1,7 +1,8 @@
 /*
  * sample.c: a row of logits becomes a token. The rules, temperature, then top-k, then top-p, then
- * one draw from a number that only the session's seed and the draw's own count decide. Probabilities in
- * double, one version for all tiers, so that a tier changes a draw only through its logits.
+ * one draw from a number that only the session's seed and the draw's own count decide.
+ * Probabilities in double, one version for all tiers, so that a tier changes a draw only through
+ * its logits.
  *
  * Order is by logit, ties by the lower id. A NaN is no candidate.
  */

@@ -1,7 +1,7 @@
 /*
- * cuda.h: inside of the CUDA backend: its objects, launching, and how small things of the host (ids,
- * runs, block tables) get to the device. Every operation only queues work on one stream; those that
- * give something back to the host wait.
+ * cuda.h: inside of the CUDA backend: its objects, launching, and how small things of the host
+ * (ids, runs, block tables) get to the device. Every operation only queues work on one stream;
+ * those that give something back to the host wait.
  *
  * Operations return nothing, so the first failure stays: it is told once on stderr, later launches
  * are left out, ids are -1 and rows read NaN.
@@ -96,7 +96,10 @@ struct mt_cuda {
     cudaStream_t stream;
     cublasHandle_t blas;
     bool exact; /* own kernels for every sum: bits that no company changes */
-    /* For tests on a card: rows and pools lie where the host may touch them, launches are waited for. */
+    /*
+     * For tests on a card: rows and pools lie where the host may touch them, launches are waited
+     * for.
+     */
     bool visible;
     int processors;
     bool failed;
@@ -175,8 +178,8 @@ static inline unsigned mt_blocks(int64_t items, int each)
 bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes);
 void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s);
 /*
- * Sends the piece that was made last, unless the same bytes went up since the ring was empty: then s
- * becomes those. For what every layer of a step says again.
+ * Sends the piece that was made last, unless the same bytes went up since the ring was empty: then
+ * s becomes those. For what every layer of a step says again.
  */
 void mt_stage_share(struct mt_cuda *c, struct mt_stage *s);
 /* Both for bytes that lie somewhere: their address on the device, NULL after a failure. */

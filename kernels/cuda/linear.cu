@@ -101,8 +101,8 @@ MT_DEV int row_of_lane(void)
 
 /*
  * Of the lanes' parts of ROWS sums the one that is row_of_lane()'s. Added by halves as warp_sum
- * does it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for 8
- * rows instead of 40.
+ * does it, but a lane gives half of its rows away at each of the first three steps: 9 shuffles for
+ * 8 rows instead of 40.
  */
 MT_DEV float fold(float *sum)
 {

@@ -57,7 +57,9 @@ struct paged {
     int64_t at;
     bool aligned;
 
-    /* Ascending in the session; only the first and the last of the sinks and of the rest are cut. */
+    /*
+     * Ascending in the session; only the first and the last of the sinks and of the rest are cut.
+     */
     __device__ struct attend_piece piece(int z) const
     {
         int64_t lo, end;

@@ -1,8 +1,9 @@
 /*
  * rope.cu: norms of heads, rotary positions and appending to the cache: a block a row. A warp norms
  * a head at a time, in place. The row's cosines and sines are formed once in f64, from frequencies
- * that the host made as the CPU does, and lie in shared memory while the block turns all heads; then
- * a warp a head of K and of V writes it to the cache. Products and sums are rounded one by one, so that the cache's bits are the CPU's.
+ * that the host made as the CPU does, and lie in shared memory while the block turns all heads;
+ * then a warp a head of K and of V writes it to the cache. Products and sums are rounded one by
+ * one, so that the cache's bits are the CPU's.
  */
 #include "kernels/cuda/kv.h"
 

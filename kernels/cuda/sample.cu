@@ -114,8 +114,8 @@ struct beginning {
 };
 
 /*
- * By one warp: of 256 buckets, the last one first, the one at which `above` and their measures reach
- * target, or the last that is not empty; its key, and the measure before it. A lane has 8.
+ * By one warp: of 256 buckets, the last one first, the one at which `above` and their measures
+ * reach target, or the last that is not empty; its key, and the measure before it. A lane has 8.
  */
 MT_DEV void find_bucket(const u64 *sum, const unsigned *many, bool weights, u64 target, u64 above,
                         unsigned key, int shift, unsigned *at_key, u64 *at_before)

@@ -14,7 +14,9 @@
 
 struct mt_state_io {
     bool load;
-    /* Writing: malloc'ed, the caller's. Reading: borrowed, at an address that is a multiple of 8. */
+    /*
+     * Writing: malloc'ed, the caller's. Reading: borrowed, at an address that is a multiple of 8.
+     */
     unsigned char *data;
     size_t n, cap;     /* bytes there are; writing: room for so many */
     size_t at;         /* reading: bytes that were taken */

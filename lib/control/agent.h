@@ -1,6 +1,6 @@
 /*
- * agent.h: what a server's controller tells the proxy that places calls: one line of HAProxy's agent
- * protocol (its configuration manual, "agent-check"). Pure functions.
+ * agent.h: what a server's controller tells the proxy that places calls: one line of HAProxy's
+ * agent protocol (its configuration manual, "agent-check"). Pure functions.
  */
 #ifndef MT_AGENT_H
 #define MT_AGENT_H

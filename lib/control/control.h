@@ -53,8 +53,8 @@ int mt_shape_from_config(struct mt_shape *out, const char *text, size_t n, const
 double mt_shape_audio_rate(const struct mt_shape *s, double frame_s);
 
 /*
- * KV bytes of one token in all layers: 2 layers kv_heads head_dim bytes_of(type); INT8 and FP8 add one f32
- * scale a head and token for K and for V. (q in the formulas.)
+ * KV bytes of one token in all layers: 2 layers kv_heads head_dim bytes_of(type); INT8 and FP8 add
+ * one f32 scale a head and token for K and for V. (q in the formulas.)
  */
 int64_t mt_shape_token_bytes(const struct mt_shape *s, enum mt_dtype type);
 

@@ -1,7 +1,7 @@
 /*
- * shape.c: what a model costs in KV memory, by name or from its config.json or GGUF file. Only the few numbers
- * that set a token's bytes and the beat are read; whether the weights can be run is the model's
- * part.
+ * shape.c: what a model costs in KV memory, by name or from its config.json or GGUF file. Only the
+ * few numbers that set a token's bytes and the beat are read; whether the weights can be run is the
+ * model's part.
  */
 #include "control/control.h"
 

@@ -323,7 +323,9 @@ struct mt_greedy {
      */
     int (*step)(void *ctx, int64_t pos, int32_t text, const int32_t *codes, int n);
 };
-/* 0, or what step returned, or -EINVAL, -ENOTSUP (no codec), -EPROTO (no numbers), -ENOMEM with e. */
+/*
+ * 0, or what step returned, or -EINVAL, -ENOTSUP (no codec), -EPROTO (no numbers), -ENOMEM with e.
+ */
 int mt_greedy_run(struct mt_model *m, const struct mt_greedy *g, struct mt_err *e);
 
 #endif

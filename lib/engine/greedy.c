@@ -1,6 +1,6 @@
 /*
- * greedy.c: a whole clip through a model that speaks, frame by frame and greedily, as a live session
- * alone with the engine would have it. The instrument behind mt-probe logits --audio.
+ * greedy.c: a whole clip through a model that speaks, frame by frame and greedily, as a live
+ * session alone with the engine would have it. The instrument behind mt-probe logits --audio.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * state.c: a session saved and gone on with. First what it was opened with, from which one just like
- * it is made; then everything that has changed since, in the same order both ways.
+ * state.c: a session saved and gone on with. First what it was opened with, from which one just
+ * like it is made; then everything that has changed since, in the same order both ways.
  *
  * Of the cache there are the sinks and the tokens that the next one will see: what is older than
  * the window is masked for ever. Shared sinks go along with each session, and are shared again

@@ -1,6 +1,6 @@
 /*
- * warm.c: one frame of silence through encoder, prefill and decoding, of a call that is nobody's: it
- * has no record, no number, and is counted nowhere. The first frame of a process pays for cold
+ * warm.c: one frame of silence through encoder, prefill and decoding, of a call that is nobody's:
+ * it has no record, no number, and is counted nowhere. The first frame of a process pays for cold
  * pages and caches; this one pays before anybody waits for it. It is given up when it is late: how
  * late does not matter, and an answer may be allowed to be very long.
  */

@@ -1,6 +1,7 @@
 /*
- * accept.c: which format an Accept header asks for. Only an explicit wish for OpenMetrics, no weaker
- * than the one for plain text, is one: whoever says nothing, or anything goes, gets the older format.
+ * accept.c: which format an Accept header asks for. Only an explicit wish for OpenMetrics, no
+ * weaker than the one for plain text, is one: whoever says nothing, or anything goes, gets the
+ * older format.
  */
 #include "metrics/metrics.h"
 

@@ -1,7 +1,7 @@
 /*
- * http.c: the metrics and the health over HTTP, by libmicrohttpd, in one thread of its own that also
- * looks at the state once a frame. Every request reads a copy of the state: nothing here can hold up
- * a frame, and a client that stops reading holds up only itself, for some seconds.
+ * http.c: the metrics and the health over HTTP, by libmicrohttpd, in one thread of its own that
+ * also looks at the state once a frame. Every request reads a copy of the state: nothing here can
+ * hold up a frame, and a client that stops reading holds up only itself, for some seconds.
  */
 #include "metrics/metrics.h"
 

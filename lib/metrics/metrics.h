@@ -1,6 +1,7 @@
 /*
- * metrics.h: what a server tells those who watch it over HTTP: metrics as Prometheus reads them, and
- * one word of health. Reads the server's meter and nothing else of it, from a thread of its own.
+ * metrics.h: what a server tells those who watch it over HTTP: metrics as Prometheus reads them,
+ * and one word of health. Reads the server's meter and nothing else of it, from a thread of its
+ * own.
  */
 #ifndef MT_METRICS_H
 #define MT_METRICS_H
@@ -37,8 +38,8 @@ void mt_expose_family(struct mt_expose *x, const char *name, enum mt_metrics_typ
                       const char *unit, const char *help);
 #define MT_NO_LABEL ((const char *)NULL)
 /*
- * One sample. suffix: "" or a histogram's; labels: name and value by turns, MT_NO_LABEL at the end, and
- * escaped here.
+ * One sample. suffix: "" or a histogram's; labels: name and value by turns, MT_NO_LABEL at the end,
+ * and escaped here.
  */
 void mt_expose_sample(struct mt_expose *x, const char *suffix, double value, ...)
     __attribute__((sentinel));

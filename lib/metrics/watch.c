@@ -1,6 +1,6 @@
 /*
- * watch.c: what only shows over time: when the pool will be full, by the live fit of mt-predict, and
- * how many are turned away a second. One look per frame, as a watcher of the records has it.
+ * watch.c: what only shows over time: when the pool will be full, by the live fit of mt-predict,
+ * and how many are turned away a second. One look per frame, as a watcher of the records has it.
  */
 #include "metrics/metrics.h"
 

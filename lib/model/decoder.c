@@ -4,7 +4,8 @@
  *   x = embed(ids), audio rows in their places
  *   each layer:  x += Wo attention(rope(Wq n, Wk n), Wv n)       n = rms_norm(x); heads of Wq n and
  *                                                                Wk n normed too where qk_norm
- *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x); or the experts of m
+ *                x += Wdown (silu(Wgate m) * Wup m)              m = rms_norm(x); or the experts of
+ *                m
  *   logits = head rms_norm(x)                                    only of the rows that want them
  *
  * Equations: Hugging Face transformers, models/qwen2_5_omni/modeling_qwen2_5_omni.py (thinker).

@@ -30,7 +30,9 @@ struct mt_synth_shape {
 
 struct mt_family {
     const char *const *model_types; /* config.json's model_type, NULL terminated */
-    /* Is this checkpoint, whose config.json is missing or says no type, one of ours? NULL: never. */
+    /*
+     * Is this checkpoint, whose config.json is missing or says no type, one of ours? NULL: never.
+     */
     bool (*recognise)(const struct mt_weights *w);
     const struct mt_synth_shape *shapes; /* ends with a NULL name */
 

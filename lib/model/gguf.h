@@ -51,8 +51,8 @@ int64_t mt_gguf_next_int(struct mt_gguf_list *l);
 
 bool mt_gguf_has_tensor(const struct mt_gguf *g, const char *name);
 /*
- * dims outermost first, as everywhere here: GGUF's reversed. -ENOENT silently; -ENOTSUP, with e set,
- * for a type that no backend computes with.
+ * dims outermost first, as everywhere here: GGUF's reversed. -ENOENT silently; -ENOTSUP, with e
+ * set, for a type that no backend computes with.
  */
 int mt_gguf_tensor(const struct mt_gguf *g, const char *name, const struct mt_tensor **out,
                    struct mt_err *e);

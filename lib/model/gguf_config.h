@@ -1,6 +1,6 @@
 /*
- * gguf_config.h: which family a GGUF file is of, and its configuration in the form of a config.json,
- * as families read it. Internal to lib/model.
+ * gguf_config.h: which family a GGUF file is of, and its configuration in the form of a
+ * config.json, as families read it. Internal to lib/model.
  */
 #ifndef MT_MODEL_GGUF_CONFIG_H
 #define MT_MODEL_GGUF_CONFIG_H
@@ -21,7 +21,7 @@ const char *const *mt_gguf_marks(const struct mt_gguf_arch *a);
 /* What stands in for an audio tower's file. */
 enum mt_tower {
     MT_TOWER_FILE,
-    MT_TOWER_SYNTH, /* of the family's kind, as large beside this text model as the released one's */
+    MT_TOWER_SYNTH, /* of the family's kind, in proportion as the released one's */
     MT_TOWER_NONE   /* the smallest that can be bound: nobody will hear through it */
 };
 

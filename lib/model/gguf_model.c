@@ -1,6 +1,7 @@
 /*
- * gguf_model.c: -m FILE.gguf: the text model of one file, the audio tower of another, or of none: then
- * a synthetic one where that is asked for, or the smallest there can be, through which nobody hears.
+ * gguf_model.c: -m FILE.gguf: the text model of one file, the audio tower of another, or of none:
+ * then a synthetic one where that is asked for, or the smallest there can be, through which nobody
+ * hears.
  */
 #include <errno.h>
 #include <string.h>

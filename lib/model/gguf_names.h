@@ -19,8 +19,8 @@ struct mt_gguf_name {
 bool mt_gguf_name(struct mt_gguf_name *out, const char *released);
 
 /*
- * text and audio become the weights', also on failure. audio NULL: the tower's tensors are made from
- * seed.
+ * text and audio become the weights', also on failure. audio NULL: the tower's tensors are made
+ * from seed.
  */
 int mt_weights_open_gguf(struct mt_weights **out, struct mt_gguf *text, struct mt_gguf *audio,
                          uint64_t seed, struct mt_err *e);

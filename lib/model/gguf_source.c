@@ -1,7 +1,7 @@
 /*
  * gguf_source.c: the source of weights over a text file and an audio tower's file, or a tower made
- * from a seed. A tensor is looked up under its released name when it is asked for; what was found is
- * kept, in the shape that was wanted: the converter adds dimensions of 1, and stacks experts.
+ * from a seed. A tensor is looked up under its released name when it is asked for; what was found
+ * is kept, in the shape that was wanted: the converter adds dimensions of 1, and stacks experts.
  */
 #include "model/gguf_names.h"
 

@@ -64,7 +64,9 @@ static int hop_of(const struct mt_mimi_config *c)
     return (int)hop;
 }
 
-/* Sizes that fit each other; each alone has been looked at, or is a file's. NULL, or what is wrong. */
+/*
+ * Sizes that fit each other; each alone has been looked at, or is a file's. NULL, or what is wrong.
+ */
 static const char *unfit(const struct mt_mimi_config *c, char text[160])
 {
     int64_t reach = 1;

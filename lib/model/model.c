@@ -1,7 +1,7 @@
 /*
  * model.c: from -m MODEL to an open model: finds the family by config.json's model_type or by the
- * name of a shape (or leaves that to gguf_model.c), opens weights and tokenizer, and passes calls on
- * to the family.
+ * name of a shape (or leaves that to gguf_model.c), opens weights and tokenizer, and passes calls
+ * on to the family.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -14,9 +14,9 @@
 /* ---- weights ---- */
 
 /*
- * Named tensors from one source: safetensors or GGUF (mapped), or synth: (made from a seed). The family
- * asks for each tensor by name and shape; tensors that nobody asks for are other models' and are
- * skipped.
+ * Named tensors from one source: safetensors or GGUF (mapped), or synth: (made from a seed). The
+ * family asks for each tensor by name and shape; tensors that nobody asks for are other models' and
+ * are skipped.
  */
 struct mt_weights;
 
@@ -76,8 +76,10 @@ void mt_weights_plan(struct mt_weights *w);
 
 struct mt_tokenizer;
 
-/* Byte-level BPE of a GGUF file, or of a directory: tokenizer.json, or vocab.json + merges.txt (+ added_tokens.json or
- * tokenizer_config.json's added_tokens_decoder). Errors name file and field. */
+/*
+ * Byte-level BPE of a GGUF file, or of a directory: tokenizer.json, or vocab.json + merges.txt (+
+ * added_tokens.json or tokenizer_config.json's added_tokens_decoder). Errors name file and field.
+ */
 int mt_tokenizer_open(struct mt_tokenizer **out, const char *dir, struct mt_err *e);
 /*
  * For synthetic models: the 256 bytes, then made-up words, up to `vocab`; the special tokens lie at
@@ -150,9 +152,8 @@ struct mt_model_info {
     int frame_min; /* … and at least this many; a last, shorter rest is padded with silence to it */
     int lookahead_samples; /* samples behind a frame's end that its encoding needs */
     int draws; /* tokens that a frame draws at most by the model's own rules; 0: no such rule */
-    int32_t audio_id; /* the placeholder whose embeddings are audio rows */
-    int64_t
-        weight_bytes; /* as they lie in memory: the backend's own forms, and what is read in place */
+    int32_t audio_id;         /* the placeholder whose embeddings are audio rows */
+    int64_t weight_bytes;     /* in memory: the backend's own forms, and what is read in place */
     int step_rows, want_rows; /* as opened */
     bool deaf;                /* no audio tower: there is only teacher forcing of text */
     char remark[200];         /* what whoever opened it ought to know; "": nothing */
@@ -310,15 +311,15 @@ struct mt_said {
 };
 struct mt_said mt_talk_drawn(struct mt_talk *t, int32_t token);
 /*
- * What the models that speak do once a step's tokens are drawn (all of them noted by mt_talk_drawn):
- * talks [n] in the order of the wanted rows of that step, NULL where nothing could be drawn; params
- * as they were drawn with.
+ * What the models that speak do once a step's tokens are drawn (all of them noted by
+ * mt_talk_drawn): talks [n] in the order of the wanted rows of that step, NULL where nothing could
+ * be drawn; params as they were drawn with.
  */
 void mt_model_speak(struct mt_model *m, struct mt_talk **talks, const struct mt_sample *params,
                     int n);
 /*
- * The sound of the answer just drawn, speech_rate_hz in mt_model_info; *n 0 without. Valid until the
- * next mt_model_speak.
+ * The sound of the answer just drawn, speech_rate_hz in mt_model_info; *n 0 without. Valid until
+ * the next mt_model_speak.
  */
 const float *mt_talk_speech(const struct mt_talk *t, int *n);
 /*
@@ -401,8 +402,9 @@ int mt_model_step(struct mt_model *m, struct mt_kv *kv, const struct mt_step *st
 
 /*
  * Teacher forcing of a model with codebooks. frames [n][1 + codebooks]: a text token (up to
- * text_card) and codes (up to code_bins, their initial one), -1 for none, not delayed: the model does that. The
- * input of steps t..t+n-1: text tokens for mt_step's ids, and audio rows that every position has.
+ * text_card) and codes (up to code_bins, their initial one), -1 for none, not delayed: the model
+ * does that. The input of steps t..t+n-1: text tokens for mt_step's ids, and audio rows that every
+ * position has.
  */
 void mt_model_teach_input(struct mt_model *m, const int32_t *frames, int64_t t, int n,
                           int32_t *text, struct mt_rows out);

@@ -1,9 +1,10 @@
 /*
- * moshi_call.c: a live call with Moshi, full duplex: 80 ms of sound in, one step of the model, 80 ms
- * of sound out. The ear is the codec's encoder, and a frame's only row carries all codes of a step,
- * the model's own of the last step among them. The talk feeds the last text token beside it, and
- * once the next one is drawn the depth transformer says the frame's codes, which the codec's decoder
- * turns into speech. The first frame is answered by silence: the last codebooks come a step later.
+ * moshi_call.c: a live call with Moshi, full duplex: 80 ms of sound in, one step of the model, 80
+ * ms of sound out. The ear is the codec's encoder, and a frame's only row carries all codes of a
+ * step, the model's own of the last step among them. The talk feeds the last text token beside it,
+ * and once the next one is drawn the depth transformer says the frame's codes, which the codec's
+ * decoder turns into speech. The first frame is answered by silence: the last codebooks come a step
+ * later.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 #include "model/source.h"
 
 /*
- * What a tensor becomes where Q8_0 or Q4_K is wanted: its own type where it stays. head: this is the
- * table that logits are made with.
+ * What a tensor becomes where Q8_0 or Q4_K is wanted: its own type where it stays. head: this is
+ * the table that logits are made with.
  */
 enum mt_dtype mt_quantize_as(enum mt_dtype want, const char *name, const struct mt_tensor *t,
                              bool head);

@@ -1,6 +1,7 @@
 /*
- * weights.c: named tensors whatever their source: the check of shapes, the quantising of floats where
- * that is asked for, and the count of what was handed out. Used while a model is opened, by one thread.
+ * weights.c: named tensors whatever their source: the check of shapes, the quantising of floats
+ * where that is asked for, and the count of what was handed out. Used while a model is opened, by
+ * one thread.
  */
 #include "model/file.h"
 #include "model/quantize.h"

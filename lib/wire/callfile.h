@@ -1,7 +1,7 @@
 /*
- * callfile.h: a saved call as a file. A head says what follows: version, order of bytes, length, the
- * model, and a sum over all of it; then the call's state (base/state.h). Nothing of a file is used
- * before all of the head was found to be true. Internal to lib/wire.
+ * callfile.h: a saved call as a file. A head says what follows: version, order of bytes, length,
+ * the model, and a sum over all of it; then the call's state (base/state.h). Nothing of a file is
+ * used before all of the head was found to be true. Internal to lib/wire.
  *
  * The sum tells damage, not malice: a server loads what stands in its own folder, which is as
  * trusted as the model beside it.

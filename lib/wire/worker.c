@@ -460,7 +460,10 @@ static void close_all(struct mt_worker *w, const char *reason)
     }
 }
 
-/* With nothing to do the loop still comes round, so that a stopped one can be told from an idle one. */
+/*
+ * With nothing to do the loop still comes round, so that a stopped one can be told from an idle
+ * one.
+ */
 static int64_t beat_ns(const struct mt_worker *w)
 {
     int64_t half = w->meter->own.frame_ns / 2;

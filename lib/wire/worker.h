@@ -40,7 +40,9 @@ struct mt_worker {
     bool started, made;
 };
 
-/* slots: connections at most. The worker is zeroed but for eng, model, notify, ctx, meter, fault. */
+/*
+ * slots: connections at most. The worker is zeroed but for eng, model, notify, ctx, meter, fault.
+ */
 int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e);
 /* Frames of silence until one meets the deadline, before the thread starts. */
 void mt_worker_warm(struct mt_worker *w);

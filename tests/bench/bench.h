@@ -1,6 +1,6 @@
 /*
- * bench.h: what the benches share: a clock, medians with their spread, and lines: a table for people
- * on stderr, NDJSON on stdout unless that is a terminal.
+ * bench.h: what the benches share: a clock, medians with their spread, and lines: a table for
+ * people on stderr, NDJSON on stdout unless that is a terminal.
  */
 #ifndef MT_BENCH_H
 #define MT_BENCH_H

@@ -37,7 +37,9 @@ static void on_frame(void *ctx, const struct mt_record *r)
     a->tokens_in = r->tokens_in;
 }
 
-/* Of n sessions: ms within which 99 of 100 are answered, INFINITY where some are not, or are cut. */
+/*
+ * Of n sessions: ms within which 99 of 100 are answered, INFINITY where some are not, or are cut.
+ */
 static double p99(struct mt_model *m, int n, double *beat_s, int *tokens_in)
 {
     const struct mt_model_info *info = mt_model_info(m);

@@ -1,10 +1,10 @@
 /*
- * bench_model.c: tokens a second of a model's text part: prefill of 128 tokens, then decode of 1, 2,
- * 4, 8, 16 and 32 sessions together, each with that prompt behind it; then a beat: 50 new positions
- * of each of n sessions, and 25 tokens, which is a frame of two seconds without its encoding. The
- * beat's lines are what sessions on the beat are derived from beside another engine (compare).
- * BENCH_MODEL names the model, else the file in MT_WEIGHTS, else synth:qwen2.5-omni-3b cut to 4
- * layers.
+ * bench_model.c: tokens a second of a model's text part: prefill of 128 tokens, then decode of 1,
+ * 2, 4, 8, 16 and 32 sessions together, each with that prompt behind it; then a beat: 50 new
+ * positions of each of n sessions, and 25 tokens, which is a frame of two seconds without its
+ * encoding. The beat's lines are what sessions on the beat are derived from beside another engine
+ * (compare). BENCH_MODEL names the model, else the file in MT_WEIGHTS, else synth:qwen2.5-omni-3b
+ * cut to 4 layers.
  *
  *     bench_model [THREADS]
  */
@@ -102,7 +102,10 @@ static void decode(struct bench *b)
         line(b, "decode", sessions[k], t[k], TOKENS, sessions[k]);
 }
 
-/* All of n sessions from nothing: their positions, as many sessions a step as it holds, then tokens. */
+/*
+ * All of n sessions from nothing: their positions, as many sessions a step as it holds, then
+ * tokens.
+ */
 static double one_beat(struct bench *b, int n)
 {
     enum { AT_ONCE = STEP_ROWS / BEAT_IN };

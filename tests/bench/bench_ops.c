@@ -1,9 +1,9 @@
 /*
- * bench_ops.c: a line of the roofline for every operation of the table but linear, which has a bench
- * of its own: at the sizes of Qwen2.5-Omni-7B (its tower for the encoder's, Qwen3-Omni's layer of
- * experts and stem, Mimi's for the codec's), with what it has to move and to compute at least.
- * Where all of that lies in the caches, more than 100 % of the memory's rate is possible. MT_CPU
- * caps the tier.
+ * bench_ops.c: a line of the roofline for every operation of the table but linear, which has a
+ * bench of its own: at the sizes of Qwen2.5-Omni-7B (its tower for the encoder's, Qwen3-Omni's
+ * layer of experts and stem, Mimi's for the codec's), with what it has to move and to compute at
+ * least. Where all of that lies in the caches, more than 100 % of the memory's rate is possible.
+ * MT_CPU caps the tier.
  *
  *     bench_ops [THREADS]          default: all
  */

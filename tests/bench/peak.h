@@ -115,8 +115,8 @@ static void *peak_run(void *arg)
 }
 
 /*
- * Items a second of fn, of all threads at once: each is timed by its own CPU time, so that a foreign
- * process on a core makes the core's peak no lower, and a core that two threads share does.
+ * Items a second of fn, of all threads at once: each is timed by its own CPU time, so that a
+ * foreign process on a core makes the core's peak no lower, and a core that two threads share does.
  */
 static double peak_rate(const struct peak *p, mt_par_fn *fn)
 {

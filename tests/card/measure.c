@@ -6,8 +6,8 @@
  *     gpu-measure [-b BACKEND] [--tiny] copy | attention | gemm | step MODEL SESSIONS…
  *
  * Times are of the host's clock around work that was waited for, so that what the host costs is in
- * them; each figure is the median of RUNS times of at least `least` seconds. Data that is read again
- * is too much for a cache of 60 MB: layers and matrices take turns.
+ * them; each figure is the median of RUNS times of at least `least` seconds. Data that is read
+ * again is too much for a cache of 60 MB: layers and matrices take turns.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -173,7 +173,9 @@ struct calls {
     struct mt_rows q, q_sink, out; /* of attention */
 };
 
-/* Random keys and values up to the context, by the operation that appends; blocks in random order. */
+/*
+ * Random keys and values up to the context, by the operation that appends; blocks in random order.
+ */
 static void fill_cache(struct calls *x, int heads)
 {
     struct card *c = x->c;

@@ -17,7 +17,9 @@ int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_err *e);
 
 enum { SESSIONS = 3, BLOCKS = 2, BLOCK = 16, PROMPT = 6, MOST = SESSIONS * PROMPT };
 
-/* What a decoding step costs: after a prefill and one step more, in which whatever grows has grown. */
+/*
+ * What a decoding step costs: after a prefill and one step more, in which whatever grows has grown.
+ */
 static struct emu_count step_of(const char *shape, int layers, const char *how)
 {
     struct mt_model_opts mo = {.step_rows = MOST, .want_rows = SESSIONS};
@@ -68,8 +70,8 @@ static struct emu_count step_of(const char *shape, int layers, const char *how)
 }
 
 /*
- * The host is heard and waited for once: small things go up before they are used, the drawn ids come
- * down last, and nothing is made on the way.
+ * The host is heard and waited for once: small things go up before they are used, the drawn ids
+ * come down last, and nothing is made on the way.
  */
 static void check_step(const struct emu_count *c)
 {

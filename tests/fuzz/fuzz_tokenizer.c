@@ -1,8 +1,8 @@
 /*
  * fuzz_tokenizer.c: the first byte chooses what the rest is. '{' (and it belongs to it): a
- * tokenizer.json, which opens or is refused with a reason. 'P': behind it a SentencePiece model, the
- * same. Anything else: text for a small
- * tokenizer; its ids must spell the text, and NFC must be stable.
+ * tokenizer.json, which opens or is refused with a reason. 'P': behind it a SentencePiece model,
+ * the same. Anything else: text for a small tokenizer; its ids must spell the text, and NFC must be
+ * stable.
  */
 #include "model/tokenizer.h"
 

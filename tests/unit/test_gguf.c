@@ -1,7 +1,7 @@
 /*
- * test_gguf.c: models in GGUF files: twins of the safetensors checkpoints give the same bits, quantised
- * text models what transformers computes with their plain values, and text becomes llama.cpp's ids.
- * Files by golden/make_gguf.py. MT_WEIGHTS=DIR: the same for a released file.
+ * test_gguf.c: models in GGUF files: twins of the safetensors checkpoints give the same bits,
+ * quantised text models what transformers computes with their plain values, and text becomes
+ * llama.cpp's ids. Files by golden/make_gguf.py. MT_WEIGHTS=DIR: the same for a released file.
  */
 #include <errno.h>
 #include <math.h>

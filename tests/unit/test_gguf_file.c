@@ -1,6 +1,6 @@
 /*
- * test_gguf_file.c: the GGUF reader on a small file that is built here: what it finds in a good one,
- * and each count, length, offset, type and dimension of it made wrong in turn.
+ * test_gguf_file.c: the GGUF reader on a small file that is built here: what it finds in a good
+ * one, and each count, length, offset, type and dimension of it made wrong in turn.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -68,7 +68,9 @@ static void test_int8(void **state)
     assert_true(isnan(y[3]));
 }
 
-/* All codes against the format's formula; between two of them the nearer one, of equals the even. */
+/*
+ * All codes against the format's formula; between two of them the nearer one, of equals the even.
+ */
 static void test_e4m3(void **state)
 {
     signed char p[33];

@@ -360,8 +360,10 @@ static void test_attention(void **state)
     one_world(40, 1, 16, 16, MT_F16, 50);  /* more heads a key than they take at once */
 }
 
-/* Rings that are written before they are read, and chunks that see all of themselves, some in pools of
- * their own: the run's length is part of the definition, the company and the threads are not. */
+/*
+ * Rings that are written before they are read, and chunks that see all of themselves, some in pools
+ * of their own: the run's length is part of the definition, the company and the threads are not.
+ */
 static void one_seeing_world(int64_t heads, int64_t kv_heads, int64_t hd, enum mt_dtype type)
 {
     struct world w = world_new(heads, kv_heads, hd, rnd_int(1, 20), type);

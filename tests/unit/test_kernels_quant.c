@@ -1,6 +1,6 @@
 /*
- * test_kernels_quant.c: weights in ggml's blocks: decoded bit for bit as llama.cpp does (values made
- * by golden/make_gguf.py), and used by embed and linear of every tier.
+ * test_kernels_quant.c: weights in ggml's blocks: decoded bit for bit as llama.cpp does (values
+ * made by golden/make_gguf.py), and used by embed and linear of every tier.
  */
 #include "test_kernels.h"
 
@@ -95,8 +95,8 @@ static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, ch
 
 /*
  * Rows of x as the tiers from AVX2 on take them: in blocks of 32 columns, int8, a step of maxabs /
- * 127. out may be x. step[k] is half the step, or 0 where the tier takes x as it is: what an element
- * may err by.
+ * 127. out may be x. step[k] is half the step, or 0 where the tier takes x as it is: what an
+ * element may err by.
  */
 static void quantise(enum mt_cpu_tier tier, float *out, double *half_step, const float *x,
                      int64_t n)

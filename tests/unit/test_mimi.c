@@ -378,7 +378,9 @@ static void test_state_bytes(void **state)
 
 /* ---- files that are not what they say ---- */
 
-/* A copy of golden mimi-a in a folder of its own, where a member of one JSON file may be altered. */
+/*
+ * A copy of golden mimi-a in a folder of its own, where a member of one JSON file may be altered.
+ */
 static void copy_codec(const struct ck *c, const char *file, const char *member, json_t *value)
 {
     static const char *const name[] = {"config.json", "mimi.json"};

@@ -329,7 +329,9 @@ static void test_minute_nine(void **state)
     close_world(&w);
 }
 
-/* Ears of different ages in one pass, more of them than it holds: each hears what it hears alone. */
+/*
+ * Ears of different ages in one pass, more of them than it holds: each hears what it hears alone.
+ */
 static void test_company(void **state)
 {
     enum { EARS = 11, SIZE = 10 * 128 };

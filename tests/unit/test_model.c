@@ -623,7 +623,9 @@ static void check_layout(const char *spec)
     free(templ);
     assert_int_equal(mt_talk_marks(k), before.n + after.n + close.n + 1);
 
-    /* First frame; an answer cut behind a word, which is fed before its end; one that ends itself. */
+    /*
+     * First frame; an answer cut behind a word, which is fed before its end; one that ends itself.
+     */
     join(&open, &before);
     assert_feed(k, &open, &after);
     said = mt_talk_drawn(k, 7);

@@ -366,7 +366,9 @@ static void test_smaller_window(void **state)
     for (int64_t k = 35; k < 90; k++)
         frames(&other, k, k + 1);
     same(&other, &small, 35, 90, "window 40", 0);
-    /* One that has more than the small window forgets the rest, and holds no more than its bound. */
+    /*
+     * One that has more than the small window forgets the rest, and holds no more than its bound.
+     */
     for (int64_t k = 35; k < 100; k++)
         frames(&wide, k, k + 1);
     free(s.data);

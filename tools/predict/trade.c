@@ -1,6 +1,6 @@
 /*
- * trade.c: what a window costs and what it brings: each setting that mt-probe quality measured, with
- * the sessions that the pool and the beat hold under it.
+ * trade.c: what a window costs and what it brings: each setting that mt-probe quality measured,
+ * with the sessions that the pool and the beat hold under it.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -67,8 +67,8 @@ int probe_clip(const char *spec, int rate_hz, float **pcm, int64_t *n);
 char *probe_text(const char *path, size_t *n);
 
 /*
- * Frames of `streams` codes each, one {"codes":[…]} a line, from a file or stdin ("-"). codes is the
- * caller's, also on failure. Prints the reason and returns an exit status.
+ * Frames of `streams` codes each, one {"codes":[…]} a line, from a file or stdin ("-"). codes is
+ * the caller's, also on failure. Prints the reason and returns an exit status.
  */
 struct probe_frames {
     int32_t *codes; /* [n][streams] */

@@ -84,7 +84,9 @@ static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
     return mt_hash(h, parts, sizeof(parts));
 }
 
-/* The arms that run: the first, and those in `which` with the unbounded ones that they come from. */
+/*
+ * The arms that run: the first, and those in `which` with the unbounded ones that they come from.
+ */
 static int pick(struct forced *f, const bool *which, int from, int n, struct mt_arm *out)
 {
     const struct mt_arm *all = f->arms.arms;

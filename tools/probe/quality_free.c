@@ -347,8 +347,8 @@ static json_t *head(const struct free_run *f, const char *why, bool sound)
 }
 
 /*
- * What was drawn, token by token, for who counts again: of an arm all behind its first masked token,
- * of the unbounded one everything.
+ * What was drawn, token by token, for who counts again: of an arm all behind its first masked
+ * token, of the unbounded one everything.
  */
 static int print_written(const struct free_run *f, const struct quality_setting *s)
 {
