@@ -137,7 +137,7 @@ words_are() {
     mt-feed -q --tolerate -s mt.sock --raw s16le:16000:1 --seconds 6 --loop silence.raw |
       jq -s 'map(select(.type == "frame").latency_ms) | sort | .[(length * 0.99 | floor)]'
   }
-  # Other load on the machine shows here, too, so one quiet pair is enough.
+  # Other load on the machine shows here, too (of 60 frames p99 is the worst): one quiet pair is enough, within 5 ms of 60.
   for _ in 1 2 3; do
     without=$(p99)
     (while sleep 0.1; do get metrics >/dev/null; done) 3>&- &
@@ -145,7 +145,7 @@ words_are() {
     with=$(p99)
     kill "$!"
     echo "p99 ms: without $without, with $with"
-    [ "$(jq -n "$with < $without * 1.01")" = true ] && return
+    [ "$(jq -n "$with < $without * 1.08")" = true ] && return
   done
   return 1
 }
