@@ -16,10 +16,15 @@ struct job {
     struct mt_err err;
 };
 
-/* The connection that asked, or NULL: it is gone. */
+/*
+ * The connection that asked, or NULL: it is gone. One that is closing has been forgotten by the
+ * engine already: a call loaded for it would be nobody's.
+ */
 static struct mt_conn *asker(const struct job *j)
 {
-    return mt_conn_find(j->s, j->m);
+    struct mt_conn *c = mt_conn_find(j->s, j->m);
+
+    return c && !c->closing ? c : NULL;
 }
 
 static int queue(struct mt_server *s, struct mt_mail *m, uv_work_cb work, uv_after_work_cb after)

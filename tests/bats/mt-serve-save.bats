@@ -137,6 +137,25 @@ goes_on() {
   grep -q 'one at a time' out
 }
 
+@test "save: who asks for a call and leaves before the answer leaves nobody behind" {
+  serve "${QUICK[@]}" --save-dir . -s tcp:127.0.0.1:0 --tcp control,opens=0
+  sound
+  half 41000 5
+  mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" x
+  exec {caller}>&-
+  port=$(jq -r '.sockets[1]' ready.json)
+  port=${port##*:}
+  for ((i = 0; i < 2000; i++)); do
+    exec {left}<>"/dev/tcp/127.0.0.1/$port"
+    printf '{"metronome":1,"type":"load","name":"x"}\n' >&"$left"
+    exec {left}>&-
+  done
+  within 20 nobody
+}
+nobody() {
+  [ "$(mt-probe stats -s mt.sock | jq .sessions)" = 0 ]
+}
+
 @test "save: on a full disk the call goes on, one line says so, and what was there is left alone" {
   serve "${QUICK[@]}" --save-dir .
   whole
