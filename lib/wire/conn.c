@@ -309,7 +309,7 @@ static void conn_shut(struct mt_conn *c)
 
 int mt_conn_fail(struct mt_conn *c, const char *text)
 {
-    if (c->closing)
+    if (c->closing || c->role == LINGER) /* it has had its last line */
         return -EPROTO;
     mt_server_note(c->s, MT_INFO, "connection %llu: %s", (unsigned long long)c->id, text);
     forget(c, "error");
