@@ -154,6 +154,7 @@ struct mt_mel_stream {
     bool ended;
 };
 void mt_mel_stream_init(struct mt_mel_stream *s);
+/* One that goes on, to memory or back: -EPROTO in io for one that has ended. */
 void mt_mel_stream_visit(struct mt_mel_stream *s, struct mt_state_io *io);
 /*
  * Consume up to n samples, emit at most max_frames rows of raw log10 mel [frames, bands]; returns

@@ -225,7 +225,9 @@ void mt_mel_stream_visit(struct mt_mel_stream *s, struct mt_state_io *io)
     mt_state_i64(io, "samples of the mel", &s->heard, 0, INT64_C(1) << 56);
     mt_state_int(io, "samples held", &s->n_hold, 0, MT_MEL_FFT);
     mt_state_bool(io, "end of the mel", &s->ended);
-    if (mt_state_ok(io) && !s->ended && s->n_hold != s->heard - hold_base(s))
+    if (mt_state_ok(io) && s->ended) /* whoever pulls would wait for ever */
+        mt_state_fail(io, -EPROTO, "the mel has ended");
+    if (mt_state_ok(io) && s->n_hold != s->heard - hold_base(s))
         mt_state_fail(io, -EPROTO, "samples held: %d, expected %lld", s->n_hold,
                       (long long)(s->heard - hold_base(s)));
     if (mt_state_ok(io))

@@ -227,6 +227,7 @@ static int64_t stream(struct mt_mel *m, int bands, const float *x, int64_t n, in
                       uint64_t seed, float *out)
 {
     struct mt_mel_stream s;
+    struct mt_state_io io = {0};
     int64_t done = 0, rows = 0;
 
     mt_mel_stream_init(&s);
@@ -255,6 +256,9 @@ static int64_t stream(struct mt_mel *m, int bands, const float *x, int64_t n, in
         }
     }
     assert_int_equal(mt_mel_push(m, &s, x, 1, false, out, 1, &done), -EINVAL);
+    mt_mel_stream_visit(&s, &io);
+    assert_int_equal(io.err.code, -EPROTO);
+    free(io.data);
     return rows;
 }
 
