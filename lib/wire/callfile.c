@@ -141,8 +141,11 @@ int mt_callfile_write(const char *dir, const char *name, const void *data, size_
     if (at < 0)
         return at;
     snprintf(file, sizeof(file), "%s.call", name);
-    snprintf(temp, sizeof(temp), ".%s.%ld.%u", name, (long)getpid(), serial++);
-    fd = openat(at, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    /* A process that was killed may have left one, and in a container all have the same number. */
+    do {
+        snprintf(temp, sizeof(temp), ".%s.%ld.%u", name, (long)getpid(), serial++);
+        fd = openat(at, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    } while (fd < 0 && errno == EEXIST);
     if (fd < 0) {
         rc = fail(e, file, "can't be written");
     } else {
