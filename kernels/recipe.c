@@ -2,45 +2,9 @@
  * recipe.c: matrices that are made of a key: integers and single exactly rounded operations, so
  * that the bits are the same on every machine, in any order and with any number of threads.
  */
-#include "kernels/kernels.h"
-
-#include <string.h>
+#include "kernels/cpu/num.h"
 
 #define PARALLEL_FROM (1 << 18) /* elements; below, starting threads costs more than the work */
-
-static uint16_t bf16_from(float f)
-{
-    uint32_t u;
-
-    memcpy(&u, &f, sizeof(u));
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-/* Nearest even; values here are finite and far below 65504. */
-static uint16_t f16_from(float f)
-{
-    uint32_t u, sign, m;
-    int exp, drop;
-
-    memcpy(&u, &f, sizeof(u));
-    sign = u >> 16 & 0x8000;
-    exp = (int)(u >> 23 & 0xff) - 127 + 15;
-    m = u & 0x7fffff;
-    drop = 13;
-    if (exp <= 0) { /* subnormal: the hidden bit becomes a plain one */
-        m |= 0x800000;
-        drop = 14 - exp;
-        exp = 0;
-        if (drop > 25)
-            return (uint16_t)sign;
-    }
-    uint32_t h = (uint32_t)exp << 10 | m >> drop;
-    uint32_t rest = m & ((1u << drop) - 1), half = 1u << (drop - 1);
-
-    if (rest > half || (rest == half && (h & 1)))
-        h++; /* may carry into the exponent, which is then right */
-    return (uint16_t)(sign | h);
-}
 
 /* (2u + 1) / 2^16 is uniform in (-1, 1), mean 0. */
 void mt_recipe_make(void *dst, enum mt_dtype type, const struct mt_recipe *r, int64_t first,
@@ -64,7 +28,7 @@ void mt_recipe_make(void *dst, enum mt_dtype type, const struct mt_recipe *r, in
             if (type == MT_F32)
                 f32[i] = v;
             else
-                h[i] = type == MT_BF16 ? bf16_from(v) : f16_from(v);
+                h[i] = type == MT_BF16 ? num_to_bf16(v) : num_to_f16(v);
         }
     }
 }
