@@ -133,13 +133,14 @@ static void on_signal(uv_signal_t *sig, int signum)
 }
 
 /*
- * As many connections as the engine may have sessions, some to control it, and as descriptors
- * allow.
+ * As many connections as the engine may have sessions, or callers may come over TCP, some to
+ * control it, and as descriptors allow.
  */
 static int connection_limit(struct mt_server *s)
 {
     int max_sessions = mt_engine_options(s->worker.eng)->max_sessions;
-    rlim_t want = (rlim_t)max_sessions + MT_CONTROL_CONNS + OTHER_FDS;
+    int tcp = s->opts->tcp.connections, calls = tcp > max_sessions ? tcp : max_sessions;
+    rlim_t want = (rlim_t)calls + MT_CONTROL_CONNS + OTHER_FDS;
     struct rlimit r;
 
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want) {
@@ -148,11 +149,11 @@ static int connection_limit(struct mt_server *s)
         if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want)
             want = r.rlim_cur;
     }
-    if (want < (rlim_t)max_sessions + OTHER_FDS)
+    if (want < (rlim_t)calls + OTHER_FDS)
         mt_server_note(s, MT_WARN,
-                       "the limit on open files (ulimit -n) of %llu is too low for "
-                       "--max-sessions %d",
-                       (unsigned long long)want, max_sessions);
+                       "the limit on open files (ulimit -n) of %llu is too low for %s%d",
+                       (unsigned long long)want,
+                       tcp > max_sessions ? "--tcp connections=" : "--max-sessions ", calls);
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
 }
 

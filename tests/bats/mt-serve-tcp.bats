@@ -85,14 +85,17 @@ silence() {
 
 @test "tcp: too many connections are refused, and those at the Unix socket still get in" {
   silence 64000
-  over_tcp --tcp connections=2,opens=0
-  for _ in 1 2; do
-    exec {fd}<>"/dev/tcp/127.0.0.1/${tcp##*:}"
+  for most in 2 80; do # fewer than there may be sessions, and many more
+    over_tcp --max-sessions 4 --tcp "connections=$most,opens=0"
+    for ((i = 0; i < most; i++)); do
+      exec {fd}<>"/dev/tcp/127.0.0.1/${tcp##*:}"
+    done
+    run -1 --separate-stderr mt-feed -s "$tcp" --raw s16le:16000:1 silence.raw
+    [[ "$output" == *'"refused"'*'"limit"'* ]]
+    run -0 mt-probe check -s mt.sock
+    [ "$(mt-probe stats -s mt.sock --format json | jq .sessions)" = 0 ]
+    stop
   done
-  run -1 --separate-stderr mt-feed -s "$tcp" --raw s16le:16000:1 silence.raw
-  [[ "$output" == *'"refused"'*'"limit"'* ]]
-  run -0 mt-probe check -s mt.sock
-  [ "$(mt-probe stats -s mt.sock --format json | jq .sessions)" = 0 ]
 }
 
 @test "tcp: connections that come too fast are refused" {
