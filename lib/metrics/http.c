@@ -201,7 +201,7 @@ static int serve(struct mt_metrics_server **out, const char *where, int fd,
     if (where)
         rc = mt_listen_service(&s->listener, where, e);
     else
-        mt_listen_adopt(&s->listener, fd);
+        mt_listen_adopt_service(&s->listener, fd);
     if (!rc && (rc = mt_metrics_watch_new(&s->watch, f)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (!rc)

@@ -243,7 +243,7 @@ static int serve(struct mt_agent_server **out, const char *where, int fd, struct
     if (where)
         rc = mt_listen_service(&s->listener, where, e);
     else
-        mt_listen_adopt(&s->listener, fd);
+        mt_listen_adopt_service(&s->listener, fd);
     if (!rc && (rc = start(s)) < 0)
         mt_err_set(e, rc, "%s: %s", s->listener.where, uv_strerror(rc));
     if (rc < 0)

@@ -5,6 +5,7 @@
  * other's new socket for a stale one.
  */
 #include "wire/listen.h"
+#include "wire/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,6 +132,20 @@ static int listen_tcp(struct mt_listener *l, const struct mt_addr *a, const char
     return 0;
 }
 
+/* Where it is bound, in the words of mt_listen or of mt_listen_service. */
+static void name_it(struct mt_listener *l, bool service)
+{
+    char name[MT_ADDR_TEXT];
+
+    mt_addr_name(l->fd, name);
+    if (!service)
+        snprintf(l->where, sizeof(l->where), "%s", name);
+    else if (mt_wire_is_tcp(name))
+        snprintf(l->where, sizeof(l->where), "%s", name + strlen("tcp:"));
+    else
+        snprintf(l->where, sizeof(l->where), "unix:%.*s", MT_ADDR_TEXT - 6, name);
+}
+
 static int listen_at(struct mt_listener *l, const char *where, bool service, struct mt_err *e)
 {
     struct mt_addr a;
@@ -143,12 +158,8 @@ static int listen_at(struct mt_listener *l, const char *where, bool service, str
     if ((rc = a.tcp ? listen_tcp(l, &a, where, e) : listen_path(l, &a, e)) < 0)
         return rc;
     snprintf(l->where, sizeof(l->where), "%s", where);
-    if (a.tcp) {
-        char name[MT_ADDR_TEXT];
-
-        mt_addr_name(l->fd, name);
-        snprintf(l->where, sizeof(l->where), "%s", name + (service ? strlen("tcp:") : 0));
-    }
+    if (a.tcp)
+        name_it(l, service);
     return 0;
 }
 
@@ -165,7 +176,13 @@ int mt_listen_service(struct mt_listener *l, const char *where, struct mt_err *e
 void mt_listen_adopt(struct mt_listener *l, int fd)
 {
     *l = (struct mt_listener){.fd = fd};
-    mt_addr_name(fd, l->where);
+    name_it(l, false);
+}
+
+void mt_listen_adopt_service(struct mt_listener *l, int fd)
+{
+    *l = (struct mt_listener){.fd = fd};
+    name_it(l, true);
 }
 
 void mt_listen_unlink(const struct mt_listener *l)

@@ -25,6 +25,8 @@ int mt_listen(struct mt_listener *l, const char *where, struct mt_err *e);
 int mt_listen_service(struct mt_listener *l, const char *where, struct mt_err *e);
 /* A socket that somebody else made and that listens already: its file is not ours to remove. */
 void mt_listen_adopt(struct mt_listener *l, int fd);
+/* The same, named as mt_listen_service names it. */
+void mt_listen_adopt_service(struct mt_listener *l, int fd);
 /* Remove the file if there is one and it is still ours. The descriptor is the caller's. */
 void mt_listen_unlink(const struct mt_listener *l);
 

@@ -53,7 +53,7 @@ silence() {
   mt-feed -q -s mt.sock --raw s16le:16000:1 silence.raw >frames
   mt-feed -q -s "$tcp" --raw s16le:16000:1 silence.raw >frames
   at=$(jq -r .metrics ready.json)
-  [ "$(curl -s "http://${at#tcp:}/readyz")" = ok ]
+  [ "$(curl -s "http://$at/readyz")" = ok ]
   stop
   [ -S mt.sock ] # its file is the manager's
 }
@@ -126,7 +126,7 @@ silence() {
   SERVERS+=("$!")
   within 20 grep -q agent_check out
   at=$(jq -r 'select(.type == "ready").agent_check' out)
-  [ "$(socat -t 5 - "TCP:${at#tcp:}" </dev/null)" = "down # warming" ]
+  [ "$(socat -t 5 - "TCP:$at" </dev/null)" = "down # warming" ]
   run -2 activated check 0 -- mt-admit -s mt.sock --agent-check 0
   [[ "$output" == *--agent-check*"service manager"* ]]
 }
