@@ -145,13 +145,15 @@ static void check_work(const struct session *s, struct mt_state_io *io)
 {
     bool encode = s->phase == PHASE_ENCODE, prefill = s->phase == PHASE_PREFILL;
     bool decode = s->phase == PHASE_DECODE;
-    int rows;
+    int rows, bare = 0; /* positions that are neither a token's nor an audio row's */
 
     mt_ear_rows(s->ear, &rows);
+    for (int i = 0; i < s->n_feed; i++)
+        bare += s->feed[i] < 0 && (i < s->audio_at || i - s->audio_at >= s->audio_rows);
     if (s->taken != s->begun - encode || (s->phase != PHASE_IDLE && s->frame != s->begun - 1))
         mt_state_fail(io, -EPROTO, "frame %lld of %lld in work, %lld taken", (long long)s->frame,
                       (long long)s->begun, (long long)s->taken);
-    else if (s->fed > s->n_feed || s->audio_rows > s->n_feed - s->audio_at ||
+    else if (s->fed > s->n_feed || s->audio_rows > s->n_feed - s->audio_at || bare ||
              (prefill && (s->fed == s->n_feed || s->audio_rows > rows)) ||
              (decode && s->fed != s->n_feed))
         mt_state_fail(io, -EPROTO, "%d of %d tokens are fed, %d audio rows from %d on", s->fed,
@@ -193,8 +195,15 @@ static void visit_cache(struct session *s, struct mt_engine *eng, int64_t first,
     mt_state_kv(io, "the sinks", eng->be, eng->kv, &shape, &view, 0, n_sinks, held);
     mt_state_kv(io, "the window", eng->be, eng->kv, &shape, &view, first, s->len - first,
                 first_seen(s, s->len) - first);
-    if (p && mt_state_ok(io) && n_sinks > held)
-        p->written = n_sinks;
+}
+
+/* What a load left in shared blocks counts only once all of the file is accepted. */
+static void share_sinks(struct session *s)
+{
+    int64_t n = s->len < s->policy.sinks ? s->len : s->policy.sinks;
+
+    if (s->prefix && s->policy.bounded && n > s->prefix->written)
+        s->prefix->written = n;
 }
 
 void mt_session_visit(struct session *s, struct mt_engine *eng, int64_t now, struct mt_state_io *io)
@@ -322,6 +331,7 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
         return io->err.code == -ENOSPC ? mt_engine_refuse(eng, "memory", reason, retry_s)
                                        : io->err.code;
     }
+    share_sinks(s);
     s->id = eng->next_id = o->id ? o->id : eng->next_id + 1;
     eng->session[eng->n++] = s;
     if (s->phase != PHASE_IDLE || s->begun < s->completed || s->ended)
