@@ -86,9 +86,12 @@ static double memory_bound(const struct mt_admit *a)
     const struct mt_admit_opts *o = &a->opts;
     double n = o->n_mem > 0 ? o->n_mem : INFINITY;
     double pace = 2 * o->duration_s * o->rate_tokens_s;
+    double held = isfinite(a->pool)     ? a->pool * o->pool_tokens
+                  : isfinite(a->tokens) ? a->tokens
+                                        : 0; /* nobody can have more than all of it */
 
-    if (o->pool_tokens > 0 && pace > 0 && isfinite(a->pool))
-        n = fmin(n, floor(o->pool_tokens * fmax(0, 1 - a->pool) / pace));
+    if (o->pool_tokens > 0 && pace > 0)
+        n = fmin(n, floor(fmax(0, o->pool_tokens - held) / pace));
     return n;
 }
 

@@ -210,7 +210,7 @@ struct mt_tick {
     int sessions, cap;
     int contradictions;
     int with_tokens;
-    double first_s;        /* t of its first record */
+    double opened_s;       /* the newest t when its first record came, which may be older */
     double worst_s, worst; /* latency, and latency / deadline */
     double tokens, pool;
     bool cold;

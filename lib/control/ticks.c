@@ -94,7 +94,8 @@ static void close_done(struct mt_ticks *t, double t_s)
         const struct mt_tick *k = t->open;
         int first = k[0].used ? 0 : k[1].used ? 1 : 2;
 
-        if (!whole(&k[first]) && !(k[first].used && t_s - k[first].first_s >= WAIT * t->deadline_s))
+        if (!whole(&k[first]) &&
+            !(k[first].used && t_s - k[first].opened_s >= WAIT * t->deadline_s))
             return;
         close_oldest(t);
     }
@@ -187,7 +188,7 @@ static void add(struct mt_ticks *t, struct mt_tick *k, const struct mt_record *r
         *k = (struct mt_tick){.used = true,
                               .sessions = t->sessions,
                               .cap = t->cap,
-                              .first_s = r->t_s,
+                              .opened_s = t->newest_s,
                               .worst_s = NAN,
                               .worst = NAN,
                               .pool = NAN};

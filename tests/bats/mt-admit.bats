@@ -133,6 +133,12 @@ last_cap() {
   [ "$(jq -c 'select(.reason == "cut") | [.cap, .signal_ms == 100, .bound]' <<<"$output")" = '[9,true,"latency"]' ]
 }
 
+@test "mt-admit: a slow frame whose records come before those of later ones, which are older, is one tick" {
+  frames 0 399 15 66 "" '$r{status} = $k % 40 == 7 ? "late" : "ok"; @r{qw(latency_ms t)} = (400, $k * 0.08 + 0.4) if $k % 40 == 7' >slow
+  run -0 --separate-stderr mt-admit --deadline 80ms --cap0 15 --no-look-ahead <slow
+  [ "$(last_cap '[.cuts, .misses]|join(" ")')" = "0 10" ]
+}
+
 @test "mt-admit: records unaligned, out of order, among other lines, one cut short: none is lost, the caps are the same" {
   frames 0 400 4 30 >aligned
   frames 0 400 4 30 '' '$r{t} += 0.0197 * ($i - 1)' | jq -s -c 'sort_by(.t)[]' | awk '
@@ -214,6 +220,9 @@ last_cap() {
   [ "$(highest)" -eq 7 ]
   run -0 --separate-stderr mt-admit --deadline 80ms --cap0 6 < <(echo '{"type":"status","t":0,"sessions":0,"pending":0,"kv":"window=2048,sinks=4","n_mem":7}'; frames 0 999 6 30)
   [ "$(highest)" -eq 7 ]
+  # Unbounded, and the records don't say how full the pool is: as if it were empty. 49152 / (2 * 300 * 12.5) is 6.5.
+  run -0 --separate-stderr mt-admit --deadline 80ms --cap0 6 --kv unbounded --pool-tokens 49152 --rate 12.5 --duration 300s < <(frames 0 999 6 30)
+  [ "$(highest)" -eq 6 ]
   run -0 --separate-stderr mt-admit --deadline 80ms --cap0 6 --max 7 < <(frames 0 999 6 30)
   jq -e -s 'any(.bound == "limit" and .cap == 7)' <<<"$output"
 }
