@@ -302,7 +302,7 @@ static error_t parse_opt(int key, char *arg, struct argp_state *st)
         o->step_tokens = mt_arg_i64(st, "--step-tokens", arg, 1, PREDICT_TOKENS_MAX);
         return 0;
     case OPT_RHO0:
-        o->rho0 = mt_arg_double(st, "--rho0", arg, 0, 1);
+        o->rho0 = mt_arg_double(st, "--rho0", arg, 0, 1e6);
         return 0;
     case OPT_COST:
         predict_arg_cost(st, o, arg);

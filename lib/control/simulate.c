@@ -163,7 +163,7 @@ static int run(struct sim *s, struct mt_err *err)
     if (s->o->tick)
         s->o->tick(s->o->ctx, s->eng, 0);
     while (rc == 0 && (rc = catch_up(s, err)) == 0) {
-        if (s->clock.virtual_ns >= s->end_ns)
+        if (s->clock.virtual_ns >= s->end_ns || (s->o->stop && *s->o->stop))
             break;
         bool worked = mt_engine_tick(s->eng);
         if (s->o->tick)

@@ -32,6 +32,7 @@ struct mt_sim_opts {
     void (*frame)(void *ctx, const struct mt_record *r);
     void (*refused)(void *ctx, int64_t call, double t_s, const char *reason);
     void (*tick)(void *ctx, struct mt_engine *eng, double t_s);
+    const bool *stop; /* becomes true when nobody wants the rest; NULL: never */
 };
 
 /*

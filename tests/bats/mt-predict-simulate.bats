@@ -133,3 +133,9 @@ median() {
       '($live - $sim | fabs) <= ([3 * $s, 20] | max)' || { echo "N = $n: live $(median $n live$n.ndjson), simulated $(median $n sim.ndjson), residual $s"; false; } >&2
   done
 }
+
+@test "simulate: a reader that left ends it, and is no failure" {
+  run -0 --separate-stderr bash -c 'set -o pipefail; timeout 60 mt-predict simulate -m moshi-7b --pool 24GiB -n 30 --seconds 2000000 --cost a=20ms,b=1.5ms | head -n 1 | wc -l'
+  [ "$output" -eq 1 ]
+  [ -z "$stderr" ]
+}

@@ -66,6 +66,8 @@ collapse() {
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 3 --rate 0
   [ "$(jq -r .t_sat_s <<<"$output")" = null ]
   [ "$(get binding)" = none ]
+  run -0 --separate-stderr mt-predict --pool 3072b --rate 12.5 -n 5 --rho0 1.2
+  [ "$(jq .t_sat_s <<<"$output")" = 0 ]
   run -0 --separate-stderr mt-predict -m moshi-7b --pool 24GiB -n 3 --rho0 1
   [ "$(get t_sat_s)" = 0 ]
 }
@@ -208,7 +210,7 @@ collapse() {
   wrong --block "${m[@]}" --block 0
   wrong --rate "${m[@]}" --rate nan
   wrong --rate "${m[@]}" --rate -1
-  wrong --rho0 "${m[@]}" --rho0 1.5
+  wrong --rho0 "${m[@]}" --rho0 -0.1
   wrong --frame "${m[@]}" --frame 0
   wrong --frame "${m[@]}" --frame 80msec
   wrong --cost "${m[@]}" --cost 20ms

@@ -213,6 +213,7 @@ int predict_records(const struct opts *o)
     if (rc == 0 || rc == -EPIPE)
         return status;
     if (rc != l.lost)
-        mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
+        mt_msg(MT_ERROR, "%s: %s", what,
+               rc == -ENODATA ? "no frame records with a pool in it" : strerror(-rc));
     return MT_EXIT_FAILED;
 }

@@ -76,6 +76,8 @@ struct plan {
 
 /* What the options come to; prints the reason and returns an exit status. */
 int predict_plan(const struct opts *o, struct plan *p);
+/* Share of the pool that others leave. */
+double predict_free(const struct opts *o);
 /* Members n_mem, n_star, n_sustainable, binding and what they are made of. */
 void predict_ceilings(json_t *out, const struct opts *o, const struct plan *p);
 /* What each setting of mt-probe quality costs and brings (trade.c). */

@@ -104,7 +104,8 @@ int predict_fit(const struct opts *o, struct mt_trace *trace, const char *what, 
         rc = add_live(o, trace, f.t_collapse_s, out);
     }
     if (rc < 0) {
-        mt_msg(MT_ERROR, "%s: %s", what, rc == -ENODATA ? "no frame records in it" : strerror(-rc));
+        mt_msg(MT_ERROR, "%s: %s", what,
+               rc == -ENODATA ? "no frame records with a pool in it" : strerror(-rc));
         json_decref(out);
         return MT_EXIT_FAILED;
     }

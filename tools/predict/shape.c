@@ -68,7 +68,7 @@ void predict_ceilings(json_t *out, const struct opts *o, const struct plan *p)
     int64_t n_star = MT_NO_LIMIT, unaligned, per_session, n;
     int64_t limit = o->cap < o->max_sessions ? o->cap : o->max_sessions;
     /* The ceilings share out what others left. */
-    int64_t blocks = (int64_t)floor((1 - o->rho0) * (double)p->blocks + 1e-9);
+    int64_t blocks = (int64_t)floor(predict_free(o) * (double)p->blocks + 1e-9);
     const struct mt_bound *w = &p->bound;
     enum mt_binding binding;
     double worst;
@@ -131,8 +131,13 @@ static int plan_pool(const struct opts *o, struct plan *p)
                (long long)p->blocks, (long long)o->block);
         return MT_EXIT_FAILED;
     }
-    p->free_tokens = (1 - o->rho0) * (double)p->pool_tokens;
+    p->free_tokens = predict_free(o) * (double)p->pool_tokens;
     return MT_EXIT_OK;
+}
+
+double predict_free(const struct opts *o)
+{
+    return fmax(0, 1 - o->rho0);
 }
 
 int predict_plan(const struct opts *o, struct plan *p)
@@ -172,7 +177,7 @@ int predict_plan(const struct opts *o, struct plan *p)
         p->bound.step = (int64_t)fmax(1, ceil((audio > 0 ? audio : p->rate) * p->frame_s - 1e-9));
     p->n_mem = MT_NO_LIMIT;
     if (o->kv.bounded)
-        mt_bound_sessions(&p->bound, (int64_t)floor((1 - o->rho0) * (double)p->blocks + 1e-9),
+        mt_bound_sessions(&p->bound, (int64_t)floor(predict_free(o) * (double)p->blocks + 1e-9),
                           &p->n_mem);
     return MT_EXIT_OK;
 }

@@ -106,6 +106,7 @@ struct sim {
     int64_t refused;
     double t_last, first_stall_s;
     int status;
+    bool left; /* whoever read this has */
 };
 
 /* ---- options ---- */
@@ -271,10 +272,15 @@ static double phase(void *ctx, int64_t i)
 
 static void emit(struct sim *s, json_t *obj)
 {
-    if (s->status == MT_EXIT_OK && mt_json_line(stdout, obj) < 0)
-        s->status = MT_EXIT_FAILED; /* why is told when stdout is closed */
-    else if (s->status != MT_EXIT_OK)
+    int rc = 0;
+
+    if (s->status == MT_EXIT_OK && !s->left)
+        rc = mt_json_line(stdout, obj);
+    else
         json_decref(obj);
+    s->left |= rc == -EPIPE;
+    if (rc < 0 && rc != -EPIPE)
+        s->status = MT_EXIT_FAILED; /* why is told when stdout is closed */
 }
 
 static void on_frame(void *ctx, const struct mt_record *r)
@@ -392,7 +398,7 @@ static int run_many(struct sim *s)
     double low, high;
     int status = MT_EXIT_OK;
 
-    for (int64_t i = 0; i < s->runs && status == MT_EXIT_OK; i++) {
+    for (int64_t i = 0; i < s->runs && status == MT_EXIT_OK && !s->left; i++) {
         bool hit = false;
         s->o.engine.seed = first + (uint64_t)i;
         status = run(s, &hit);
@@ -429,6 +435,7 @@ int predict_simulate(int argc, char **argv)
     s.o.phase = phase;
     s.o.frame = on_frame;
     s.o.refused = on_refused;
+    s.o.stop = &s.left;
     if (s.admit) {
         s.law.ctx = &s;
         s.law.decision = on_decision;
