@@ -246,6 +246,12 @@ END
   [ ! -s err ]
 }
 
+@test "mt-probe watch: a connection that ends before the server does is a failure" {
+  imposter '<$c>'
+  run -1 --separate-stderr mt-probe watch -s mt.sock
+  [[ "$stderr" == *"closed the connection"* ]]
+}
+
 @test "mt-probe play: what a listener hears, by session and in all" {
   {
     record 1 0 ok 100

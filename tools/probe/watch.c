@@ -60,6 +60,7 @@ int probe_watch(int argc, char **argv)
     struct mt_wire_client *c;
     struct mt_err e = {0};
     json_t *msg;
+    bool left = false, heard = false; /* our reader has; anything */
     int rc;
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
@@ -73,6 +74,7 @@ int probe_watch(int argc, char **argv)
     rc = mt_wire_send(c, msg, NULL, 0, &e);
     while (rc >= 0 && (rc = mt_wire_recv(c, &msg, &e)) > 0) {
         const char *why = json_string_value(json_object_get(msg, "error"));
+        heard = true;
         bool refused = !strcmp(json_string_value(json_object_get(msg, "type")), "error");
 
         if (refused)
@@ -81,10 +83,12 @@ int probe_watch(int argc, char **argv)
         if (refused)
             json_decref(msg);
         else
-            rc = mt_json_line(stdout, msg);
+            left = (rc = mt_json_line(stdout, msg)) == -EPIPE;
     }
     mt_wire_disconnect(&c);
+    if (rc == 0 && !heard)
+        rc = mt_err_set(&e, -EPROTO, "%s: the server closed the connection", o.socket);
     if (e.code)
         mt_msg(MT_ERROR, "%s", e.text);
-    return rc < 0 && rc != -EPIPE ? MT_EXIT_FAILED : MT_EXIT_OK;
+    return rc < 0 && !left ? MT_EXIT_FAILED : MT_EXIT_OK;
 }
