@@ -33,14 +33,14 @@ struct listener {
 };
 
 struct mt_playout {
-    double frame_s;
+    double frame_s, buffer_s;
     json_t *index; /* name to number */
     struct listener **listeners;
     size_t n, cap;
     int64_t refused;
 };
 
-int mt_playout_new(struct mt_playout **out, double frame_s)
+int mt_playout_new(struct mt_playout **out, double frame_s, double buffer_s)
 {
     struct mt_playout *p = calloc(1, sizeof(*p));
 
@@ -48,6 +48,7 @@ int mt_playout_new(struct mt_playout **out, double frame_s)
     if (!p)
         return -ENOMEM;
     p->frame_s = frame_s;
+    p->buffer_s = buffer_s;
     p->index = json_object();
     if (p->index)
         return 0;
@@ -229,8 +230,8 @@ int mt_playout_add(struct mt_playout *p, const struct mt_playout_frame *f)
     s.frame_s = l->last_frame_s;
     s.untruthful = mt_status_untruthful(f->status, f->tokens_out);
     s.silent = s.untruthful || (f->status != MT_OK && f->status != MT_LATE);
-    if (isfinite(f->delay_ms) && isfinite(f->deadline_ms))
-        s.late_s = fmax(0, (f->delay_ms - f->deadline_ms) / 1e3);
+    s.late_s = f->delay_ms / 1e3 - (isfinite(p->buffer_s) ? p->buffer_s : f->deadline_ms / 1e3);
+    s.late_s = isfinite(s.late_s) ? fmax(0, s.late_s) : 0;
     if (f->frame - l->next >= REORDER)
         play_until(l, f->frame - REORDER + 1);
     if (f->frame == l->next) {

@@ -1,7 +1,7 @@
 /*
  * playout.h: what a listener hears of a call, from its frame records. Each answer has its place in
- * time: it is due at its frame's deadline and lasts one frame. Where it is not there, the listener
- * hears a gap.
+ * time: it is due when the listener's buffer is over, or at its frame's deadline, and lasts one
+ * frame. Where it is not there, the listener hears a gap.
  */
 #ifndef MT_PLAYOUT_H
 #define MT_PLAYOUT_H
@@ -35,8 +35,11 @@ struct mt_playout_sums {
 };
 
 struct mt_playout;
-/* frame_s: length of a frame where nothing tells it (0: then the deadline's). */
-int mt_playout_new(struct mt_playout **out, double frame_s);
+/*
+ * frame_s: length of a frame where nothing tells it (0: then the deadline's). buffer_s: how long
+ * after its frame is complete an answer is due, NAN: at its deadline.
+ */
+int mt_playout_new(struct mt_playout **out, double frame_s, double buffer_s);
 void mt_playout_free(struct mt_playout **p);
 /* The server said how long this session's frames are. Negative without memory. */
 int mt_playout_frame_length(struct mt_playout *p, const char *session, double frame_s);

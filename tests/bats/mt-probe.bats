@@ -63,6 +63,7 @@ record() {
   wrong "'2'" cap -s mt.sock 1 2
   wrong --timeout check -s mt.sock --timeout 0
   wrong --frame play --frame 2q
+  wrong --buffer play --buffer 0
   wrong "'b'" play a b
 }
 
@@ -277,6 +278,11 @@ END
   [ "$output" = "$whole" ]
   run -0 --separate-stderr mt-probe play --frame 1s records
   [ "$(jq -c 'select(.session == "1").gap_s' <<<"$output")" = 2.5 ]
+  # What takes 2.1 or 2.5 s is in time for a buffer of 3 s; with one of 50 ms nothing is.
+  run -0 --separate-stderr mt-probe play --buffer 3s records
+  [ "$(jq -c 'select(.type == "play_total") | [.underruns, .silent, .buffer_ms == 3000]' <<<"$output")" = '[0,3,true]' ]
+  run -0 --separate-stderr mt-probe play -b 50ms records
+  [ "$(jq -c 'select(.type == "play_total") | [.underruns, .heard, .silent]' <<<"$output")" = '[5,5,3]' ]
   run -0 --separate-stderr mt-probe play --format table records
   [ "${#lines[@]}" -eq 4 ]
   grep -qE '^all +8 ' <<<"$output"

@@ -16,7 +16,7 @@ static struct mt_playout *p;
 static int begin(void **state)
 {
     (void)state;
-    return mt_playout_new(&p, 0);
+    return mt_playout_new(&p, 0, NAN);
 }
 
 static int finish(void **state)
@@ -54,6 +54,20 @@ static struct mt_playout_sums sums_of(const char *session)
 static void near(double a, double b)
 {
     assert_true(fabs(a - b) < 1e-9);
+}
+
+/* Half a second of buffer: what comes after it is late, whatever the deadline. */
+static void test_a_buffer(void **state)
+{
+    (void)state;
+    mt_playout_free(&p);
+    assert_int_equal(mt_playout_new(&p, 0, 0.5), 0);
+    add("a", 0, MT_OK, 400);
+    add("a", 1, MT_OK, 800);
+    add("a", 2, MT_LATE, 2600);
+    struct mt_playout_sums s = sums_of("a");
+    assert_int_equal(s.underruns, 2);
+    near(s.underrun_s, 0.3 + 2.0); /* the second is late for all of its place */
 }
 
 static void test_on_time_is_no_gap(void **state)
@@ -203,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_on_time_is_no_gap, begin, finish),
+        cmocka_unit_test_setup_teardown(test_a_buffer, begin, finish),
         cmocka_unit_test_setup_teardown(test_neighbours_are_one_gap, begin, finish),
         cmocka_unit_test_setup_teardown(test_late_is_bounded_by_its_place, begin, finish),
         cmocka_unit_test_setup_teardown(test_ok_without_tokens_is_silence, begin, finish),

@@ -13,11 +13,13 @@
 
 struct options {
     const char *file;
-    int64_t frame_ns;
+    int64_t frame_ns, buffer_ns; /* buffer 0: the deadline */
     bool table;
 };
 
 static const struct argp_option options[] = {
+    {"buffer", 'b', "D", 0,
+     "Play an answer so long after its frame is complete (default: at the record's deadline)", 0},
     {"frame", 'F', "D", 0,
      "Length of a frame where the lines don't tell it (default: the record's deadline)", 0},
     {"format", 'f', "json|table", 0, "How to print (default: a table on a terminal, else json)", 0},
@@ -28,7 +30,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
 {
     struct options *o = st->input;
 
-    if (key == 'F') {
+    if (key == 'b') {
+        o->buffer_ns = mt_arg_duration(st, "--buffer", arg);
+    } else if (key == 'F') {
         o->frame_ns = mt_arg_duration(st, "--frame", arg);
     } else if (key == 'f') {
         o->table = mt_arg_table(st, arg);
@@ -131,6 +135,8 @@ static int print(const struct options *o, const struct mt_playout *p)
     line = sums_json("play_total", &s);
     json_object_set_new(line, "sessions", json_integer((json_int_t)n));
     json_object_set_new(line, "refused", json_integer(s.refused));
+    if (o->buffer_ns)
+        mt_json_set_real(line, "buffer_ms", (double)o->buffer_ns / 1e6);
     return rc ? rc : mt_json_line(stdout, line);
 }
 
@@ -154,7 +160,8 @@ int probe_play(int argc, char **argv)
         mt_msg(MT_ERROR, "%s: %s", o.file, strerror(errno));
         return MT_EXIT_FAILED;
     }
-    if ((rc = mt_playout_new(&p, (double)o.frame_ns / 1e9)) == 0)
+    if ((rc = mt_playout_new(&p, (double)o.frame_ns / 1e9,
+                             o.buffer_ns ? (double)o.buffer_ns / 1e9 : NAN)) == 0)
         rc = mt_lines_each(fd, MT_WIRE_LINE_MAX, take_line, p, &broken);
     if (fd != STDIN_FILENO)
         close(fd);
