@@ -149,7 +149,8 @@ static void check_work(const struct session *s, struct mt_state_io *io)
 
     mt_ear_rows(s->ear, &rows);
     for (int i = 0; i < s->n_feed; i++)
-        bare += s->feed[i] < 0 && (i < s->audio_at || i - s->audio_at >= s->audio_rows);
+        if (i < s->audio_at || i - s->audio_at >= s->audio_rows)
+            bare += s->feed[i] < 0;
     if (s->taken != s->begun - encode || (s->phase != PHASE_IDLE && s->frame != s->begun - 1))
         mt_state_fail(io, -EPROTO, "frame %lld of %lld in work, %lld taken", (long long)s->frame,
                       (long long)s->begun, (long long)s->taken);
