@@ -248,7 +248,7 @@ END
 }
 
 @test "mt-probe watch: a connection that ends before the server does is a failure" {
-  imposter '<$c>'
+  imposter 1 # nothing more than to accept
   run -1 --separate-stderr mt-probe watch -s mt.sock
   [[ "$stderr" == *"closed the connection"* ]]
 }
