@@ -286,6 +286,12 @@ struct mt_ops {
      * -ENODEV. NULL: they lie in the machine's. */
     int (*memory)(struct mt_backend *be, int64_t *left, int64_t *all);
 
+    /*
+     * How many rows a step of n decoding sessions should be filled up to, with rows of nobody: such
+     * a step costs the host less where it was there before. NULL: n is as good as any.
+     */
+    int (*rows_bucket)(const struct mt_backend *be, int n);
+
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
     /*

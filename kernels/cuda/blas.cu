@@ -29,7 +29,6 @@ struct mt_plan {
     struct key key;
     bool known, works;
     cublasLtMatmulAlgo_t algo;
-    size_t workspace;
 };
 
 /* cuBLAS counts columns first: out^T [rows, n] = W (transposed) x^T. */
@@ -72,16 +71,18 @@ static bool call_of(struct call *c, const struct key &k, int n, const float *bia
            lay(&c->residual, CUDA_R_32F, k.rows, n, k.residual ? k.ld_residual : k.ld_out);
 }
 
-/* Does it take any number of rows? */
+/* Does it take all rows that it is for? */
 static bool serves(struct mt_cuda *c, const struct key &k, const cublasLtMatmulAlgo_t *algo,
                    const float *bias)
 {
-    static const int some[] = {1, 2, 3, 8, 63, 512, 4096};
+    static const int any[] = {1, 2, 3, 8, 63, 512, 4096};
+    const int bucket[] = {k.n, k.n > 3 ? k.n * 2 / 3 + 1 : k.n};
     cublasLtMatmulHeuristicResult_t r;
+    const int *n = c->deterministic ? any : bucket;
     struct call l;
 
-    for (int n : some)
-        if (!call_of(&l, k, n, bias) ||
+    for (size_t i = c->deterministic ? MT_COUNT(any) : MT_COUNT(bucket); i--;)
+        if (!call_of(&l, k, n[i], bias) ||
             cublasLtMatmulAlgoCheck(c->blas, &l.op, &l.w, &l.x, &l.residual, &l.out, algo, &r) !=
                 CUBLAS_STATUS_SUCCESS ||
             r.workspaceSize > WORKSPACE)
@@ -117,10 +118,9 @@ static void choose(struct mt_cuda *c, struct mt_plan *p, const float *bias)
     p->works = false;
     for (int i = 0; ok && i < n && !p->works; i++)
         if (r[i].state == CUBLAS_STATUS_SUCCESS && r[i].workspaceSize <= WORKSPACE &&
-            (!c->deterministic || serves(c, p->key, &r[i].algo, bias))) {
+            serves(c, p->key, &r[i].algo, bias)) {
             p->works = true;
             p->algo = r[i].algo;
-            p->workspace = WORKSPACE;
         }
 }
 
@@ -150,10 +150,32 @@ static int alignment(const struct mt_dense &d)
     return (int)(all & -all);
 }
 
+struct product {
+    struct mt_note note;
+    struct key key;
+    struct mt_dense d;
+    cublasLtMatmulAlgo_t algo;
+};
+
+static void product_queue(struct mt_cuda *c, const struct mt_note *n)
+{
+    const struct product *p = (const struct product *)n;
+    const struct mt_dense *d = &p->d;
+    struct call l;
+
+    if (!call_of(&l, p->key, d->n, d->bias) ||
+        cublasLtMatmul(c->blas, &l.op, &l.one, d->w, &l.w, d->x, &l.x, &l.keep,
+                       d->residual ? d->residual : d->out, &l.residual, d->out, &l.out, &p->algo,
+                       c->workspace, WORKSPACE, c->stream) != CUBLAS_STATUS_SUCCESS)
+        mt_cuda_check(c, cudaErrorInvalidValue, "a product by cuBLASLt");
+    else if (c->visible)
+        mt_cuda_check(c, cudaStreamSynchronize(c->stream), "a product by cuBLASLt");
+}
+
 bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d)
 {
     struct key k;
-    struct call l;
+    struct product note;
     const struct mt_plan *p;
 
     if (c->failed)
@@ -170,16 +192,14 @@ bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d)
     k.bias = d.bias != NULL;
     k.residual = d.residual != NULL;
     p = plan_of(c, k, d.bias);
-    if (!p->works || !call_of(&l, k, d.n, d.bias))
+    if (!p->works)
         return false;
-    cublasStatus_t rc = cublasLtMatmul(c->blas, &l.op, &l.one, d.w, &l.w, d.x, &l.x, &l.keep,
-                                       d.residual ? d.residual : d.out, &l.residual, d.out, &l.out,
-                                       &p->algo, c->workspace, p->workspace, c->stream);
-    if (rc == CUBLAS_STATUS_SUCCESS)
-        return !c->visible || mt_cuda_wait(c) || true;
-    if (c->deterministic) /* another algorithm for these rows alone would be other bits */
-        mt_cuda_check(c, cudaErrorInvalidValue, "a product by cuBLAS");
-    return c->deterministic;
+    note.key = k;
+    note.d = d;
+    note.algo = p->algo;
+    mt_note_end(&note, product_queue);
+    mt_tape_note(c, &note.note);
+    return true;
 }
 
 int mt_cuda_blas_open(struct mt_cuda *c)

@@ -88,12 +88,15 @@ struct mt_stage {
     size_t bytes;
 };
 
+#include "kernels/cuda/tape.h"
+
 enum { MT_CUDA_SHARED = 4 };
 
 struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
-    cudaStream_t stream;
+    cudaStream_t stream; /* for what is not noted: mt_cuda_stream() */
+    struct mt_tape tape;
     bool exact; /* own kernels for every sum: bits that no company changes */
     /* Nothing that changes a row's bits is chosen by how many rows there are; exact is that too. */
     bool deterministic;
@@ -140,25 +143,55 @@ static inline struct mt_cuda *cuda_of(struct mt_backend *be)
 /* Notes the first failure. Returns whether all is well. */
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
 
+/* ---- launching ---- */
+
+template <class... P, class... V>
+static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
+                           const struct mt_args<> &, const V &...v)
+{
 #ifdef MT_CUDA_EMU
-#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
-    do {                                                                                           \
-        auto *k_ = kernel;                                                                         \
-        if (!(c)->failed)                                                                          \
-            emu_launch(grid, block, shared, [&] { k_(__VA_ARGS__); });                             \
-    } while (0)
+    auto kernel = l->kernel;
+
+    (void)c;
+    emu_launch(l->grid, l->block, l->shared, [=] { kernel(v...); });
 #else
-#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
-    do {                                                                                           \
-        auto *k_ = kernel;                                                                         \
-        if (!(c)->failed) {                                                                        \
-            k_<<<grid, block, shared, (c)->stream>>>(__VA_ARGS__);                                 \
-            mt_cuda_check(c,                                                                       \
-                          (c)->visible ? cudaStreamSynchronize((c)->stream) : cudaGetLastError(),  \
-                          #kernel);                                                                \
-        }                                                                                          \
-    } while (0)
+    l->kernel<<<l->grid, l->block, l->shared, c->stream>>>(v...);
+    mt_cuda_check(c, c->visible ? cudaStreamSynchronize(c->stream) : cudaGetLastError(), l->name);
 #endif
+}
+
+template <class... P, class A, class... Q, class... V>
+static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
+                           const struct mt_args<A, Q...> &left, const V &...v)
+{
+    mt_launch_call(c, l, left.rest, v..., left.first);
+}
+
+template <class... P> static void mt_launch_queue(struct mt_cuda *c, const struct mt_note *n)
+{
+    const struct mt_launch<P...> *l = (const struct mt_launch<P...> *)n;
+
+    mt_launch_call(c, l, l->args);
+}
+
+template <class... P, class... V>
+static void mt_launch_note(struct mt_cuda *c, const char *name, void (*kernel)(P...), dim3 grid,
+                           dim3 block, size_t shared, V... v)
+{
+    struct mt_launch<P...> l;
+
+    l.kernel = kernel;
+    l.name = name;
+    l.grid = grid;
+    l.block = block;
+    l.shared = shared;
+    mt_args_set(&l.args, v...);
+    mt_note_end(&l, mt_launch_queue<P...>);
+    mt_tape_note(c, &l.note);
+}
+
+#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
+    mt_launch_note(c, #kernel, kernel, grid, block, shared, __VA_ARGS__)
 
 /* Shared memory above 48 KiB has to be asked for, once a kernel. */
 #define MT_SHARED_ROOM(c, kernel, bytes)                                                           \
@@ -204,6 +237,14 @@ void mt_stage_share(struct mt_cuda *c, struct mt_stage *s);
 void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes);
 /* The device's part to the host's, and wait. false after a failure. */
 bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s);
+/*
+ * A copy as a note: rows pieces of bytes, their pitches from one to the next. What it reads on the
+ * host lies in the ring, and stays there.
+ */
+void mt_cuda_copy(struct mt_cuda *c, void *dst, size_t to, const void *src, size_t from,
+                  size_t bytes, size_t rows, cudaMemcpyKind kind, const char *what);
+/* The stream, behind all that was noted. */
+cudaStream_t mt_cuda_stream(struct mt_cuda *c);
 /* Wait for all that was queued; the ring is empty then. */
 bool mt_cuda_wait(struct mt_cuda *c);
 

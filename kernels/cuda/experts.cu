@@ -85,7 +85,8 @@ static int experts_new(struct mt_backend *be, struct mt_experts **out,
         mats[set->n + i] = set->up[i]->d;
         mats[2 * set->n + i] = set->down[i]->d;
     }
-    mt_cuda_check(c, cudaMemcpyAsync(x->mats, mats, bytes, cudaMemcpyHostToDevice, c->stream),
+    mt_cuda_check(c,
+                  cudaMemcpyAsync(x->mats, mats, bytes, cudaMemcpyHostToDevice, mt_cuda_stream(c)),
                   "experts");
     mt_cuda_wait(c);
     free(mats);

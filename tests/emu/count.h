@@ -14,14 +14,16 @@ struct emu_count {
     int launches, products; /* kernels, and calls of cuBLAS */
     int up, down;           /* copies to and from the device */
     int waits, allocations;
-    int questions;  /* which algorithm a product takes */
-    int after_down; /* what was queued behind the last copy to the host */
+    int questions;        /* which algorithm a product takes */
+    int captures, graphs; /* made, and launched: of what is in them nothing is counted */
+    int after_down;       /* what was queued behind the last copy to the host */
 };
 extern struct emu_count emu_count;
 
 struct emu_faults {
     int no_bias;    /* cuBLASLt has no product with a bias … */
     int no_product; /* … none at all */
+    int no_capture, no_replay;
 };
 extern struct emu_faults emu_faults;
 

@@ -54,7 +54,8 @@ struct float4 {
 
 /* ---- running ---- */
 
-void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg);
+/* fn with what lies at arg, now, or when the graph that is being captured is launched. */
+void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes);
 void *emu_shared(void);
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffff);
@@ -69,7 +70,7 @@ template <class F> static inline void emu_call(void *f)
 
 template <class F> static inline void emu_launch(dim3 grid, dim3 block, size_t shared, F f)
 {
-    emu_run(grid, block, shared, emu_call<F>, &f);
+    emu_kernel(grid, block, shared, emu_call<F>, &f, sizeof(f));
 }
 
 template <class T> static inline T emu_from(const uint64_t *all, unsigned lane)
@@ -200,7 +201,8 @@ enum cudaError_t {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100
+    cudaErrorNoDevice = 100,
+    cudaErrorStreamCaptureUnsupported = 900
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -230,7 +232,9 @@ static inline cudaError_t cudaGetLastError(void)
 
 static inline const char *cudaGetErrorString(cudaError_t rc)
 {
-    return rc == cudaErrorMemoryAllocation ? "out of memory" : "no error";
+    return rc == cudaErrorMemoryAllocation           ? "out of memory"
+           : rc == cudaErrorStreamCaptureUnsupported ? "not while a graph is captured"
+                                                     : "no error";
 }
 
 static inline cudaError_t cudaGetDeviceCount(int *n)
@@ -261,11 +265,7 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t)
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    emu_count.waits++;
-    return cudaSuccess;
-}
+cudaError_t cudaStreamSynchronize(cudaStream_t);
 
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
@@ -287,6 +287,18 @@ static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
 {
     return cudaSuccess;
 }
+
+/* What is captured is kept with its arguments, as they are, and done at each launch. */
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph *cudaGraphExec_t;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int)
 {
