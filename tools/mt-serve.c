@@ -602,6 +602,7 @@ static void given(void *ctx)
     struct serve *s = ctx;
 
     mt_metrics_given(s->metrics);
+    mt_metrics_stop(&s->metrics); /* from now on the other one is asked */
     mt_notifier_given(s->notifier);
 }
 

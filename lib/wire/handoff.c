@@ -127,6 +127,7 @@ static void stand_still(struct mt_successor *x)
         return;
     }
     h->err = (struct mt_err){0};
+    h->since_ns = now_ns();
     x->step = GIVING;
     uv_poll_stop(&x->poll);
     uv_timer_stop(&x->timer);
@@ -400,9 +401,16 @@ static void pack_all(struct mt_server *s)
 /* Who went is closed without a word: his socket lives on at the other server. */
 static void let_go(struct mt_server *s)
 {
+    int n = 0;
+
     for (int i = 0; i < s->slots; i++)
-        if (s->handoff.parcel[i].n > 0)
+        if (s->handoff.parcel[i].n > 0) {
             mt_conn_close(s->conns[i]);
+            n++;
+        }
+    mt_server_note(s, MT_INFO,
+                   "--handoff: %d connections went on at the other server after %.1f ms", n,
+                   (double)(now_ns() - s->handoff.since_ns) / 1e6);
     s->stopping = true;
     s->handoff.listener.ino = 0;
     mt_server_given(s);

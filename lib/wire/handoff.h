@@ -44,6 +44,7 @@ struct mt_handoff {
     struct mt_listener listener; /* where successors come; fd -1: they don't */
     uv_poll_t accept;
     struct mt_successor *next;
+    int64_t since_ns; /* when the calls began to stand still */
 
     /* While the calls stand still; the engine's thread and the I/O thread have it by turns. */
     struct mt_mail *parked;

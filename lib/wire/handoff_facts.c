@@ -137,6 +137,7 @@ int mt_handoff_door_parse(json_t *o, int fd, enum mt_door_kind *kind, struct mt_
         return mt_err_set(e, -EPROTO, "%s: not a socket that listens", where);
     *kind = (enum mt_door_kind)k;
     *l = (struct mt_listener){.fd = fd,
+                              .theirs = true,
                               .dev = (dev_t)json_integer_value(json_object_get(o, "dev")),
                               .ino = (ino_t)json_integer_value(json_object_get(o, "ino"))};
     memcpy(l->asked, asked, strlen(asked) + 1);

@@ -202,6 +202,23 @@ static int verdict(struct taking *t, struct mt_err *e)
     return 0;
 }
 
+/* Their files, too. Calls don't end for the want of metrics. */
+static void own_doors(struct taking *t)
+{
+    const struct mt_server_opts *o = t->s->opts;
+    struct mt_server *s = t->s;
+    struct mt_err e = {0};
+
+    for (int i = 0; i < s->n_doors; i++)
+        s->doors[i].listener.theirs = false;
+    s->handoff.listener.theirs = s->metrics.theirs = false;
+    if (s->metrics.fd >= 0 && o->metrics_open(o->ctx, &s->metrics, &e) < 0)
+        mt_server_note(s, MT_WARN, "%s", e.text);
+    s->metrics.fd = -1; /* its server's */
+    if (o->taken)
+        o->taken(o->ctx, s->worker.n_calls);
+}
+
 /* ---- the course of it ---- */
 
 static int greet(struct taking *t, struct mt_err *e)
@@ -271,8 +288,8 @@ int mt_handoff_take(struct mt_server *s, struct mt_err *e)
             rc = take_all(&t, &why);
         else if (t.baton < 0 && (rc == -ENODATA || rc == -EPIPE))
             rc = 0; /* one that has just ended */
-        if (!rc && t.baton >= 0 && s->opts->taken)
-            s->opts->taken(s->opts->ctx, s->worker.n_calls);
+        if (!rc && t.baton >= 0)
+            own_doors(&t);
         if (rc < 0 && rc != -ECANCELED)
             mt_handoff_refuse(t.fd, why.text);
     }

@@ -204,6 +204,6 @@ void mt_listen_unlink(const struct mt_listener *l)
     const char *path = !strncmp(l->where, "unix:", 5) ? l->where + 5 : l->where;
     struct stat st;
 
-    if (l->ino && lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+    if (l->ino && !l->theirs && lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
         unlink(path);
 }

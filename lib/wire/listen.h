@@ -12,6 +12,7 @@ struct mt_listener {
     int fd;
     dev_t dev; /* of the file, so that only our own is ever removed */
     ino_t ino;
+    bool theirs;              /* another process's until it has handed it over: its file stays */
     char asked[MT_ADDR_TEXT]; /* as it was asked for; "": somebody else made it */
     char where[MT_ADDR_TEXT]; /* the same with the port that was chosen for 0 */
 };

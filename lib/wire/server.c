@@ -383,10 +383,8 @@ int mt_server_open_doors(struct mt_server *s, struct mt_err *e)
     s->opens = o->tcp.opens_per_s * MT_TCP_BURST;
     if (!rc)
         rc = mt_handoff_open(s, e);
-    if (!rc && o->metrics_open) {
-        rc = o->metrics_open(o->ctx, s->metrics.fd >= 0 ? &s->metrics : NULL, e);
-        s->metrics.fd = -1; /* its server's */
-    }
+    if (!rc && o->metrics_open && s->metrics.fd < 0)
+        rc = o->metrics_open(o->ctx, NULL, e);
     return rc;
 }
 

@@ -243,10 +243,10 @@ struct mt_server_opts {
     bool public_too;         /* sockets that others can reach may be taken over */
     /*
      * One more socket, which listens, goes along: the metrics'. metrics is how it was asked for,
-     * "": not, then one of the service manager is taken over, NULL: none is;
-     * metrics_door says which it is, NULL: there is none. metrics_open comes once before ready,
-     * with the one of the server before if it was asked for by the same name, else NULL; a negative
-     * value ends the server.
+     * "": not, then one of the service manager is taken over, NULL: none is; metrics_door says
+     * which it is, NULL: there is none. metrics_open, which must be there with metrics, comes once
+     * before ready: with the one of the server before if it was asked for by the same name, else
+     * with NULL; then a negative value ends the server.
      */
     const char *metrics;
     const struct mt_listener *(*metrics_door)(void *ctx);

@@ -161,7 +161,25 @@ has_taken() {
   jq -se '[.[] | select(.type == "frame")] | length >= 190 and all(.status == "ok" or .status == "late")' moved
 }
 
-@test "handoff: an old server that is killed is followed by one that begins anew" {
+@test "handoff: an old server that is killed in the middle leaves the new one serving" {
+  for pause in 0.02 0.1 0.2 0.3; do
+    serve "${QUICK[@]}"
+    [ -e whole ] || undisturbed
+    calls
+    successor "${QUICK[@]}"
+    sleep "$pause"
+    kill -9 "$server" || has_taken
+    wait "$server" || true
+    within 60 grep -q ready new.json
+    [ "$(mt-probe stats -s mt.sock | jq .sessions)" = "$(jq '.taken // 0' new.json)" ]
+    wait "$calls" || [ "$(jq '.taken // 0' new.json)" -lt 2 ]
+    feed --no-pace | answers | diff whole -
+    kill -TERM "$new"
+    wait "$new"
+  done
+}
+
+@test "handoff: an old server that was killed is followed by one that begins anew" {
   serve "${QUICK[@]}"
   kill -9 "$server"
   wait "$server" || true

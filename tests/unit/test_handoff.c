@@ -792,6 +792,7 @@ static void test_giver_fails(void **state)
             strncmp(r.e.text, "--handoff: ", i ? 11 : 0) != 0)
             fail_msg("%zu: '%s', expected '%s'", i, r.e.text, says);
         assert_true(finish(&r) < 0);
+        assert_int_equal(access(path, F_OK), 0); /* a file that is not its own */
         json_decref(g.value);
         g.key = NULL;
         g.value = NULL;
