@@ -61,9 +61,9 @@ static const struct argp_option options[] = {
      "call over standard input and output)",
      1},
     {"tcp", OPT_TCP, "LIST", 0,
-     "What clients over TCP may do: connections=N at a time (default --max-sessions), opens=R new "
-     "ones a second (20), rate=X times as fast as it runs may audio come (16), idle=D (60s), "
-     "control: not only call",
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), per-address=N "
+     "of them from one address (any), opens=R new ones a second (20), rate=X times as fast as it "
+     "runs may audio come (16), idle=D (60s), control: not only call",
      1},
     {"listen-public", OPT_LISTEN_PUBLIC, 0, 0,
      "Allow -s tcp:… at addresses that other machines reach; there is no encryption", 1},
@@ -547,6 +547,7 @@ static int serve(struct serve *s)
     struct mt_server_opts so = {.fds = s->a->fds,
                                 .n_fds = s->a->n_fds,
                                 .tcp = s->a->tcp,
+                                .public = s->a->public,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,

@@ -243,9 +243,15 @@ static int make_doors(struct mt_server *s, struct mt_err *e)
 
     for (int i = 0; i < o->n_fds && s->n_doors < MT_DOORS; i++)
         mt_listen_adopt(&s->doors[s->n_doors++].listener, o->fds[i]);
-    for (int i = 0; i < MT_DOORS && o->where[i] && s->n_doors < MT_DOORS && !rc; i++)
-        if ((rc = mt_listen(&s->doors[s->n_doors].listener, o->where[i], e)) == 0)
-            s->n_doors++;
+    for (int i = 0; i < MT_DOORS && o->where[i] && s->n_doors < MT_DOORS && !rc; i++) {
+        struct mt_listener *l = &s->doors[s->n_doors].listener;
+
+        if ((rc = mt_listen(l, o->where[i], e)) < 0)
+            continue;
+        s->n_doors++;
+        if (!o->public && mt_wire_public_fd(l->fd))
+            rc = mt_err_set(e, -EINVAL, "%s: other machines can reach %s", o->where[i], l->where);
+    }
     for (int i = 0; i < s->n_doors; i++) {
         s->doors[i].s = s;
         s->doors[i].tcp = mt_wire_is_tcp(s->doors[i].listener.where);
