@@ -3,6 +3,7 @@
  * signals and the engine's outbox. It never waits for the engine and the engine never waits for a
  * client.
  */
+#include "wire/callfile.h"
 #include "wire/store.h"
 
 #include <errno.h>
@@ -287,8 +288,14 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->worker.fault = o->fault;
     s->worker.meter = o->meter;
     s->call_bytes = most_saved(eng);
-    if (o->save_dir)
+    if (o->save_dir) {
+        int swept = mt_callfile_sweep(o->save_dir);
+
         s->worker.identity = mt_model_identity(m);
+        if (swept > 0)
+            mt_server_note(s, MT_WARN, "%s: %d unfinished files of a server that died are removed",
+                           o->save_dir, swept);
+    }
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");
