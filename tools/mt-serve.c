@@ -61,7 +61,8 @@ static const struct argp_option options[] = {
      "call over standard input and output)",
      1},
     {"tcp", OPT_TCP, "LIST", 0,
-     "What clients over TCP may do: connections=N at a time (default --max-sessions), per-address=N "
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), "
+     "per-address=N "
      "of them from one address (any), opens=R new ones a second (20), rate=X times as fast as it "
      "runs may audio come (16), idle=D (60s), control: not only call",
      1},

@@ -160,6 +160,8 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
 void mt_engine_free(struct mt_engine **eng);
 const struct mt_engine_plan *mt_engine_plan(const struct mt_engine *eng);
 const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng);
+/* The one that it was made with. */
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng);
 
 struct mt_session_opts {
     const char *system; /* NULL: the engine's */

@@ -155,8 +155,8 @@ struct mt_wire_state {
 struct mt_wire_meter;
 int mt_wire_meter_new(struct mt_wire_meter **out);
 void mt_wire_meter_free(struct mt_wire_meter **m);
-/* As it is now: what waits has aged since the copy was made. */
-void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out);
+/* As it is at now_ns of the engine's clock: what waits has aged since the copy was made. */
+void mt_wire_meter_read(struct mt_wire_meter *m, int64_t now_ns, struct mt_wire_state *out);
 
 /*
  * One word for a state. Alive is a loop that came round within MT_HEALTH_FRAMES frames (and a

@@ -471,6 +471,16 @@ const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
     return &eng->opts;
 }
 
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng)
+{
+    static struct mt_clock clock;
+
+    (void)eng;
+    if (!clock.now_ns)
+        clock = mt_clock_real();
+    return &clock;
+}
+
 void mt_session_defaults(struct mt_session_opts *o)
 {
     *o = (struct mt_session_opts){.top_p = 1};
