@@ -943,7 +943,9 @@ static void event(struct night *n)
     struct call *c;
 
     switch (dice(n, 40)) {
-    case 0:
+    case 0: /* often while a call is on its way to the disk */
+        if (one_in(n, 2))
+            ask_save(n);
         die(n);
         start(n, false);
         break;
@@ -1097,7 +1099,7 @@ static void pass_night(bool cost, bool bounded, int64_t length_s)
                   seed, length_s, n->lives, n->calls, n->records, n->books, n->saves, n->full,
                   n->small_disk ? "of a small disk" : "by a limit", n->killed, n->loads,
                   n->compared);
-    assert_true(n->loads > 0 && n->full > 0 && n->compared > 0 && n->books > 0);
+    assert_true(n->loads > 0 && n->full > 0 && n->killed > 0 && n->compared > 0 && n->books > 0);
     free(n);
 }
 
