@@ -214,3 +214,9 @@ nobody() {
   mt-feed -q --tolerate --no-pace -s mt.sock --load x --raw s16le:16000:1 silence.raw >rest # a live call drops what comes too fast
   jq -es --argjson from "$frame" 'map(select(.type == "frame").frame) | sort | . == [range($from; 50)]' rest >/dev/null || { cat rest; return 1; }
 }
+
+@test "save: a call that is moved again and again between two servers, which die meanwhile, says what it would have said" {
+  command -v openssl >/dev/null || skip "no openssl"
+  run -0 "$MT_TESTS/soak" 5 3
+  [[ "$output" == *"5 moves"*"each as it would have been"* ]]
+}
