@@ -34,13 +34,16 @@ json_t *mt_handoff_facts(const struct mt_server *s)
     json_t *o = json_object();
     char model[160];
 
-    mt_wire_meter_read(w->meter, &st);
+    mt_wire_meter_read(w->meter, (int64_t)uv_hrtime(), &st);
     snprintf(model, sizeof(model), "%.100s (%016" PRIx64 ")", mt_model_info(w->model)->name,
              w->identity);
     json_object_set_new(o, "protocol", json_integer(MT_HANDOFF_PROTOCOL));
     json_object_set_new(o, "format", json_integer(MT_CALLFILE_VERSION));
     json_object_set_new(o, "model", json_string(model));
     json_object_set_new(o, "--kv-type", json_string(mt_dtype_name(eo->kv_type)));
+    json_object_set_new(
+        o, "--block (16: any multiple of it)",
+        json_integer(eo->block_tokens % MT_KV_UNIT ? eo->block_tokens : MT_KV_UNIT));
     json_object_set_new(o, "--kv", json_string(eo->policy.bounded ? "a window" : "unbounded"));
     json_object_set_new(o, "sinks", json_integer(eo->policy.bounded ? eo->policy.sinks : 0));
     json_object_set_new(o, "--rope", json_string(eo->policy.rope_absolute ? "absolute" : "cache"));
@@ -56,9 +59,12 @@ json_t *mt_handoff_facts(const struct mt_server *s)
 }
 
 /* What must be the same, in the order in which it is told: the rest means nothing without. */
-static const char *const same[] = {
-    "protocol", "format", "model",  "--kv-type",         "--kv",
-    "sinks",    "--rope", "--mode", "--frame (samples)", "--deadline (ns)"};
+static const char *const same[] = {"protocol",       "format",
+                                   "model",          "--kv-type",
+                                   "--kv",           "--block (16: any multiple of it)",
+                                   "sinks",          "--rope",
+                                   "--mode",         "--frame (samples)",
+                                   "--deadline (ns)"};
 
 static int differs(const char *what, json_t *theirs, json_t *mine, struct mt_err *e)
 {

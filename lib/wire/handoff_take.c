@@ -90,7 +90,7 @@ static int take_door(struct taking *t, json_t *o, int fd, struct mt_err *e)
         s->metrics = l;
     } else if (kind == MT_DOOR_CALLS && s->n_doors < MT_DOORS) {
         s->doors[s->n_doors++].listener = l;
-        if (mt_wire_public_fd(l.fd) && !s->opts->public_too)
+        if (mt_wire_public_fd(l.fd) && !s->opts->public)
             return mt_err_set(e, -EPERM,
                               "%s can be reached from other machines, and there is no encryption: "
                               "give --listen-public",

@@ -3,6 +3,7 @@
  * signals and the engine's outbox. It never waits for the engine and the engine never waits for a
  * client.
  */
+#include "wire/callfile.h"
 #include "wire/store.h"
 
 #include <errno.h>
@@ -339,6 +340,13 @@ static int too_many(struct mt_err *e)
     return mt_err_set(e, -E2BIG, "more than %d sockets, with those of the server before", MT_DOORS);
 }
 
+static int check_public(const struct mt_server *s, const struct mt_listener *l, struct mt_err *e)
+{
+    if (s->opts->public || !mt_wire_public_fd(l->fd))
+        return 0;
+    return mt_err_set(e, -EINVAL, "%s: other machines can reach %s", l->asked, l->where);
+}
+
 static int make_doors(struct mt_server *s, struct mt_err *e)
 {
     const struct mt_server_opts *o = s->opts;
@@ -358,7 +366,7 @@ static int make_doors(struct mt_server *s, struct mt_err *e)
         if (s->n_doors == MT_DOORS)
             rc = too_many(e);
         else if ((rc = mt_listen(&s->doors[s->n_doors].listener, o->where[i], e)) == 0)
-            s->n_doors++;
+            rc = check_public(s, &s->doors[s->n_doors++].listener, e);
     }
     return rc;
 }
@@ -421,6 +429,13 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->metrics.fd = s->handoff.listener.fd = -1;
     if (o->save_dir || o->handoff)
         s->worker.identity = mt_model_identity(m);
+    if (o->save_dir) {
+        int swept = mt_callfile_sweep(o->save_dir);
+
+        if (swept > 0)
+            mt_server_note(s, MT_WARN, "%s: %d unfinished files of a server that died are removed",
+                           o->save_dir, swept);
+    }
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");

@@ -27,6 +27,7 @@ struct mt_worker {
     struct mt_call **by_session; /* [n_calls] those with a live session, by its number */
     int n_calls;
     struct mt_call *busy, *busy_last; /* those a round has to look at, first come first */
+    bool worked;                      /* the last round did something, so that more may be left */
     bool stopping;
     bool moved;           /* all calls are another server's */
     struct mt_mail *done; /* made early, so that the end needs no memory */
@@ -66,6 +67,16 @@ int mt_worker_unpack(struct mt_worker *w, int slot, uint64_t conn, struct mt_sta
                      struct mt_unpacked *out);
 /* What is known beside the calls, as mt_engine_visit and mt_meter_visit have it. */
 int mt_worker_visit(struct mt_worker *w, struct mt_state_io *io);
+
+/*
+ * What the thread does, for whoever lets time pass without one: begin; a round, which waits for
+ * mail for so long at most, until one says that it was the last; end, which closes what is left.
+ */
+void mt_worker_begin(struct mt_worker *w);
+bool mt_worker_round(struct mt_worker *w, int64_t wait_ns);
+/* For how long a round may wait: 0 while there is something to do. */
+int64_t mt_worker_patience(const struct mt_worker *w);
+void mt_worker_end(struct mt_worker *w);
 
 /* Ends the thread, after the tick that it is in if it has not ended already. */
 void mt_worker_free(struct mt_worker *w);
