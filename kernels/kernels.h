@@ -506,7 +506,9 @@ struct mt_backend {
 };
 
 /*
- * By the name that --backend takes: "cpu", or "cuda", "cuda:exact,device=N": the plugin
+ * By the name that --backend takes: "cpu"; "cpu:exact", where weights in blocks meet activations as
+ * they are (else the tiers from AVX2 on round these to 8 bits); or "cuda", "cuda:exact,device=N":
+ * the plugin
  * libmetronome-cuda.so beside the program or in ../lib/metronome, or the file that MT_CUDA_PLUGIN
  * names. threads as in mt_backend_cpu. -ENOTSUP for another word and without the plugin, -ENODEV
  * when it can't be used here.

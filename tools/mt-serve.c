@@ -117,7 +117,8 @@ static const struct argp_option options[] = {
     {"threads", OPT_THREADS, "N", 0,
      "Threads that compute (default 0: as many as there are processors)", 0},
     {"backend", OPT_BACKEND, "NAME", 0,
-     "What computes: cpu (default), cuda[:exact,device=N], or nothing, in a given time: "
+     "What computes: cpu[:exact] (default cpu), cuda[:exact,device=N], or nothing, in a "
+     "given time: "
      "cost:a=D,b=D[,…]",
      0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,

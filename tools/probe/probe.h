@@ -47,7 +47,7 @@ enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE };
          1},                                                                                       \
         {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},       \
     {                                                                                              \
-        "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \
+        "backend", 'B', "NAME", 0, "Where to compute: cpu, cpu:exact or cuda (default cpu)", 1     \
     }
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
 /* Prints the reason and returns an exit status on failure. */
