@@ -142,6 +142,12 @@ enum mt_see {
 };
 
 /*
+ * Attention takes tokens together in units of so many, from a multiple of it in a block on: what it
+ * sums, and in which order, does not depend on the size of blocks that are multiples of it.
+ */
+enum { MT_KV_UNIT = 16 };
+
+/*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
@@ -514,6 +520,13 @@ struct mt_backend {
  * when it can't be used here.
  */
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
+/*
+ * As mt_backend_open, and what is computed for a session does not depend on which others there are:
+ * "cuda" becomes "cuda:deterministic" (kernels/cuda/README.md says what that costs); the CPU never
+ * does otherwise.
+ */
+int mt_backend_open_deterministic(struct mt_backend **out, const char *name, int threads,
+                                  struct mt_err *e);
 void mt_backend_close(struct mt_backend **be);
 
 /* ---- the CPU backend ---- */

@@ -36,6 +36,7 @@ enum {
     OPT_SEED,
     OPT_THREADS,
     OPT_BACKEND,
+    OPT_DETERMINISTIC,
     OPT_SILENT_STALL,
     OPT_PACE_ADMISSION,
     OPT_CLOSE_STALLED,
@@ -61,9 +62,10 @@ static const struct argp_option options[] = {
      "call over standard input and output)",
      1},
     {"tcp", OPT_TCP, "LIST", 0,
-     "What clients over TCP may do: connections=N at a time (default --max-sessions), opens=R new "
-     "ones a second (20), rate=X times as fast as it runs may audio come (16), idle=D (60s), "
-     "control: not only call",
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), "
+     "per-address=N "
+     "of them from one address (any), opens=R new ones a second (20), rate=X times as fast as it "
+     "runs may audio come (16), idle=D (60s), control: not only call",
      1},
     {"listen-public", OPT_LISTEN_PUBLIC, 0, 0,
      "Allow -s tcp:… at addresses that other machines reach; there is no encryption", 1},
@@ -121,6 +123,8 @@ static const struct argp_option options[] = {
      "given time: "
      "cost:a=D,b=D[,…]",
      0},
+    {"deterministic", OPT_DETERMINISTIC, 0, 0,
+     "On a card too, nobody's answer depends on who else is served (on the CPU it never does)", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"fault", OPT_FAULT, "LIST", 0,
@@ -154,6 +158,7 @@ struct args {
     bool pool_auto;
     double gpu_memory; /* 0: not given */
     int threads;
+    bool deterministic;
     bool kv_given;
     bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
     bool dry_run;
@@ -318,6 +323,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_BACKEND:
         a->backend = arg;
         break;
+    case OPT_DETERMINISTIC:
+        a->deterministic = true;
+        break;
     case OPT_PACE_ADMISSION:
         o->pace = true;
         break;
@@ -407,7 +415,8 @@ static int open_model(struct serve *s, const struct args *a, const struct mt_mod
 
     if (!strncmp(a->backend, "cost:", 5))
         return open_cost(s, a, e);
-    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0)
+    if ((rc = (a->deterministic ? mt_backend_open_deterministic
+                                : mt_backend_open)(&s->backend, a->backend, a->threads, e)) < 0)
         return rc;
     if ((rc = mt_model_open(&s->model, a->model, s->backend, mo, e)) < 0)
         return rc;
@@ -548,6 +557,7 @@ static int serve(struct serve *s)
     struct mt_server_opts so = {.fds = s->a->fds,
                                 .n_fds = s->a->n_fds,
                                 .tcp = s->a->tcp,
+                                .public = s->a->public,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,
