@@ -142,6 +142,12 @@ enum mt_see {
 };
 
 /*
+ * Attention takes tokens together in units of so many, from a multiple of it in a block on: what it
+ * sums, and in which order, does not depend on the size of blocks that are multiples of it.
+ */
+enum { MT_KV_UNIT = 16 };
+
+/*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
