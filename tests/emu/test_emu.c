@@ -212,9 +212,9 @@ static unsigned lot(unsigned *seed, unsigned n)
     return (*seed >> 16) % n;
 }
 
-/* Who comes or talks in a step; the same for the same seed. */
-static int lots(struct caller *all, unsigned *seed, struct mt_run *runs, int32_t *ids, int *want,
-                int32_t blocks[CHURN][CHURN_BLOCKS], int *who)
+/* Who comes or talks in a step; the same for the same seed. only: but for him all are silent. */
+static int lots(struct caller *all, int only, unsigned *seed, struct mt_run *runs, int32_t *ids,
+                int *want, int32_t blocks[CHURN][CHURN_BLOCKS], int *who)
 {
     int n = 0, rows = 0;
     bool prefill = lot(seed, 4) == 0;
@@ -231,15 +231,17 @@ static int lots(struct caller *all, unsigned *seed, struct mt_run *runs, int32_t
             more = 1 + (int)lot(seed, 3);
         for (int k = 0; k < more; k++)
             ids[rows + k] = c->len ? c->said : (int32_t)lot(seed, 500);
+        c->len += more;
+        if (only >= 0 && i != only)
+            continue;
         runs[n] = (struct mt_run){.row = rows,
                                   .n = more,
-                                  .index = c->len,
+                                  .index = c->len - more,
                                   .view = {.blocks = blocks[i],
                                            .sinks = 3,
                                            .window = 30,
                                            .sink_reach = 32,
                                            .ring_blocks = CHURN_BLOCKS - 1}};
-        c->len += more;
         rows += more;
         want[n] = rows - 1;
         who[n++] = i;
@@ -247,7 +249,7 @@ static int lots(struct caller *all, unsigned *seed, struct mt_run *runs, int32_t
     return n;
 }
 
-static void churn(struct churn *out, const char *shape, const char *how)
+static void churn(struct churn *out, const char *shape, const char *how, int only)
 {
     struct mt_model_opts mo = {.step_rows = CHURN_ROWS, .want_rows = CHURN_ROWS};
     struct caller all[CHURN] = {{0}};
@@ -271,7 +273,7 @@ static void churn(struct churn *out, const char *shape, const char *how)
         blocks[i / CHURN_BLOCKS][i % CHURN_BLOCKS] = CHURN * CHURN_BLOCKS - 1 - i;
     emu_count = (struct emu_count){0};
     for (int t = 0; t < STEPS; t++) {
-        int n = lots(all, &seed, runs, ids, want, blocks, who);
+        int n = lots(all, only, &seed, runs, ids, want, blocks, who);
         struct mt_rows logits;
 
         if (t == STEPS / 2)
@@ -305,11 +307,11 @@ static void check_churn(const char *shape, const char *how)
     static struct churn with, without, broken;
     int graphs, steps = 0;
 
-    churn(&with, shape, how);
+    churn(&with, shape, how, -1);
     emu_faults.no_capture = 1;
-    churn(&without, shape, how);
+    churn(&without, shape, how, -1);
     emu_faults = (struct emu_faults){.no_replay = 1};
-    churn(&broken, shape, how);
+    churn(&broken, shape, how, -1);
     emu_faults.no_replay = 0;
     for (int t = STEPS / 2; t < STEPS; t++)
         for (int i = 0, any = 0; i < CHURN && !any; i++)
@@ -323,6 +325,22 @@ static void check_churn(const char *shape, const char *how)
     assert_memory_equal(with.said, broken.said, sizeof(with.said));
 }
 
+/* Deterministic: a session alone says what it says in company. */
+static void test_company(void **state)
+{
+    static struct churn all, alone;
+    int said = 0;
+
+    (void)state;
+    churn(&all, "qwen3-omni-30b-tiny", "deterministic", -1);
+    churn(&alone, "qwen3-omni-30b-tiny", "deterministic", 1);
+    for (int t = 0; t < STEPS; t++) {
+        assert_int_equal(alone.said[t][1], all.said[t][1]);
+        said += all.said[t][1] >= 0;
+    }
+    assert_true(said > STEPS / 2);
+}
+
 static void test_graphs(void **state)
 {
     (void)state;
@@ -333,10 +351,9 @@ static void test_graphs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_mixture),
-        cmocka_unit_test(test_algorithms),
-        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_dense),      cmocka_unit_test(test_mixture),
+        cmocka_unit_test(test_algorithms), cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_company),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
