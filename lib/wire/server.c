@@ -163,7 +163,7 @@ static size_t most_saved(const struct mt_engine *eng)
 {
     const struct mt_engine_plan *p = mt_engine_plan(eng);
     int64_t bytes =
-        p->state_bytes_session + (4 << 20) + 3 * MT_WIRE_RATE_MAX * (int64_t)sizeof(float);
+        p->state_bytes_session + (4 << 20) + INT64_C(3) * MT_WIRE_RATE_MAX * (int64_t)sizeof(float);
 
     bytes += mt_engine_options(eng)->policy.bounded ? p->kv_bytes_session : p->pool_bytes;
     for (int i = 0; i < p->n_state; i++)
@@ -276,7 +276,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
 {
     struct mt_server *s = calloc(1, sizeof(*s));
     struct mt_wire_meter *own = NULL;
-    void (*hup)(int), (*pipe)(int);
+    void (*hup)(int), (*pipe)(int), (*xfsz)(int);
     int rc;
 
     if (!s)
@@ -310,6 +310,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     json_object_seed(0); /* before there are two threads that make objects */
     hup = signal(SIGHUP, SIG_IGN);
     pipe = signal(SIGPIPE, SIG_IGN);
+    xfsz = signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error */
     s->slots = connection_limit(s);
     s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
@@ -321,6 +322,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     mt_worker_free(&s->worker);
     signal(SIGHUP, hup);
     signal(SIGPIPE, pipe);
+    signal(SIGXFSZ, xfsz);
     mt_wire_meter_free(&own);
     free(s->conns);
     free(s);

@@ -54,6 +54,7 @@ struct story {
 
 struct wish { /* how a call is opened */
     uint64_t seed;
+    int rate_hz;
     bool live;
     int64_t window;
     int answer_tokens;
@@ -67,6 +68,7 @@ struct call {
     int64_t session; /* 0: no answer yet */
     bool paced, ended, deaf;
     int64_t from, sent;      /* of the sound, in samples: where it began here, and is now */
+    int64_t ahead;           /* that the server must have beyond a frame */
     int64_t due_ns;          /* when `from` was due */
     int64_t mute_ns;         /* from then on it is silent */
     size_t unaccepted, hold; /* bytes, as conn.c has them */
@@ -141,14 +143,14 @@ static bool one_in(struct night *n, int64_t sides)
 
 /* ---- sound ---- */
 
-static int64_t rate(const struct night *n)
+static int model_rate(const struct night *n)
 {
     return mt_model_info(n->quiet.m)->sample_rate_hz;
 }
 
-static int64_t frame_samples(const struct night *n)
+static int64_t frame_samples(const struct wish *w)
 {
-    return rate(n) * NIGHT_FRAME_MS / 1000;
+    return (int64_t)w->rate_hz * NIGHT_FRAME_MS / 1000;
 }
 
 static void sound(const struct night *n, uint64_t seed, int64_t from, int64_t count,
@@ -185,7 +187,7 @@ static void send_open(struct server *s, int slot, uint64_t conn, const struct wi
     struct mt_wire_open *o = calloc(1, sizeof(*o));
 
     assert_non_null(o);
-    o->rate_hz = mt_model_info(s->m)->sample_rate_hz;
+    o->rate_hz = w->rate_hz;
     o->tokens = true;
     mt_session_defaults(&o->session);
     o->session.temperature = 0.8F;
@@ -283,7 +285,7 @@ static struct story *foretell(struct night *n, struct call *c)
     n->stories = st;
     closed = quiet_rounds(n, st);
     while (!closed && !c->ended && st->n < FORETOLD) {
-        int64_t left = c->wish.total - c->sent, most = frame_samples(n) / 2;
+        int64_t left = c->wish.total - c->sent, most = frame_samples(&c->wish) / 2;
 
         if (left > 0)
             send_sound(n, &n->quiet, 0, c, left < most ? left : most);
@@ -404,17 +406,20 @@ static void forget(struct call *c)
     *c = (struct call){0};
 }
 
-/* Frames whose sound the engine has, at least: what lies in the intake is less than a piece. */
-static int64_t complete(const struct night *n, const struct call *c)
+/*
+ * Frames whose sound the engine has, at least: less than a piece lies in the intake, and what must
+ * be beyond them.
+ */
+static int64_t complete(const struct call *c)
 {
-    int64_t samples = c->from + (int64_t)c->taken / 2 - MT_INTAKE_SAMPLES;
+    int64_t samples = c->from + (int64_t)c->taken / 2 - MT_INTAKE_SAMPLES - c->ahead;
 
-    return samples > 0 ? samples / frame_samples(n) : 0;
+    return samples > 0 ? samples / frame_samples(&c->wish) : 0;
 }
 
-static int64_t whole(const struct night *n, int64_t samples)
+static int64_t whole(const struct call *c, int64_t samples)
 {
-    return (samples + frame_samples(n) - 1) / frame_samples(n);
+    return (samples + frame_samples(&c->wish) - 1) / frame_samples(&c->wish);
 }
 
 static void hear_frame(struct night *n, struct call *c, json_t *o)
@@ -440,6 +445,7 @@ static void hear_opened(struct night *n, struct call *c, json_t *o)
 
     c->session = session_of(o);
     book_open(n, c->session, number_of(o, "frame"));
+    c->ahead = number_of(o, "lookahead_samples");
     c->due_ns = n->clock.virtual_ns;
     c->clean = true;
     if (!s)
@@ -456,11 +462,11 @@ static void hear_closed(struct night *n, struct call *c, json_t *o)
 
     if (!strcmp(reason, "end")) {
         assert_true(c->ended || c->sent == c->wish.total); /* saved behind its end */
-        assert_int_equal(frames, whole(n, c->wish.total));
+        assert_int_equal(frames, whole(c, c->wish.total));
     } else if (strcmp(reason, "idle") && strcmp(reason, "stalled") && strcmp(reason, "shutdown")) {
         fail_msg("closed: %s", reason);
     }
-    assert_in_range(frames, complete(n, c), whole(n, c->sent));
+    assert_in_range(frames, complete(c), whole(c, c->sent));
     book_close(n, c->session, frames);
     forget(c);
 }
@@ -594,11 +600,13 @@ static struct call *dial(struct night *n, struct wish w)
 
 static void new_call(struct night *n)
 {
+    int hz = model_rate(n) << one_in(n, 5); /* some are converted */
     struct wish w = {.seed = 1 + (uint64_t)dice(n, 1 << 20),
+                     .rate_hz = hz,
                      .live = one_in(n, 2),
                      .window = n->bounded && one_in(n, 4) ? 20 : 0,
                      .answer_tokens = one_in(n, 3) ? 2 : 0,
-                     .total = between(n, 1, 30 * rate(n))};
+                     .total = between(n, 1, INT64_C(30) * hz)};
     struct call *c = dial(n, w);
 
     if (!c)
@@ -611,7 +619,7 @@ static void new_call(struct night *n)
 /* The client is gone; what it had in work has its records when the engine has heard of it. */
 static void vanish(struct night *n, struct call *c)
 {
-    int64_t session = c->session, least = complete(n, c), most = whole(n, c->sent);
+    int64_t session = c->session, least = complete(c), most = whole(c, c->sent);
     bool was_open = session > 0;
 
     server_hang_up(&n->s, slot_of(n, c), c->conn);
@@ -623,12 +631,18 @@ static void vanish(struct night *n, struct call *c)
     book_close(n, session, book_of(n, session)->n);
 }
 
+/* When the next of its sound is there to be sent. */
+static int64_t due_at(const struct call *c)
+{
+    return c->conn ? c->due_ns + (c->sent - c->from) * MT_NS_PER_S / c->wish.rate_hz : 0;
+}
+
 /* Everybody says what is due. */
 static void speak(struct night *n)
 {
     for (int i = 0; i < NIGHT_SLOTS; i++) {
         struct call *c = &n->call[i];
-        int64_t now = n->clock.virtual_ns, count = rate(n) / 10;
+        int64_t now = n->clock.virtual_ns, count = c->wish.rate_hz / 10;
 
         if (!c->conn || !c->session)
             continue;
@@ -638,7 +652,7 @@ static void speak(struct night *n)
         }
         while (!c->ended && now < c->mute_ns && c->unaccepted < c->hold) {
             int64_t left = c->wish.total - c->sent;
-            int64_t due = c->due_ns + (c->sent - c->from) * MT_NS_PER_S / rate(n);
+            int64_t due = due_at(c);
 
             if (c->paced && due > now)
                 break;
@@ -658,7 +672,7 @@ static int64_t next_due(const struct night *n)
 
     for (int i = 0; i < NIGHT_SLOTS; i++) {
         const struct call *c = &n->call[i];
-        int64_t due = c->due_ns + (c->sent - c->from) * MT_NS_PER_S / rate(n);
+        int64_t due = due_at(c);
 
         if (c->session && c->paced && !c->ended && due > n->clock.virtual_ns && due < next)
             next = due;
