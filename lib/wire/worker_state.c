@@ -223,7 +223,7 @@ static void visit_moment(struct mt_worker *w, struct mt_call *c, int64_t *at_ns,
 
 int mt_worker_pack(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io)
 {
-    int64_t at = mt_worker_now(w);
+    int64_t at = mt_worker_now_ns(w);
 
     visit_moment(w, c, &at, io);
     return make_image(w, c, true, io);
@@ -234,7 +234,7 @@ int mt_worker_unpack(struct mt_worker *w, int slot, uint64_t conn, struct mt_sta
 {
     struct mt_call *c = calloc(1, sizeof(*c));
     struct mt_load_opts lo = {.always = true};
-    int64_t now = mt_worker_now(w), at = now;
+    int64_t now = mt_worker_now_ns(w), at = now;
     const char *reason = NULL;
     double retry_s;
     int rc;
