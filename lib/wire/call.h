@@ -26,6 +26,8 @@ struct mt_call {
 
 /* ---- worker.c ---- */
 
+/* By the engine's clock. */
+int64_t mt_worker_now_ns(const struct mt_worker *w);
 void mt_worker_post(struct mt_worker *w, struct mt_mail *m);
 void mt_worker_post_line(struct mt_worker *w, json_t *obj, struct mt_mail head);
 /* c, whose session is open, takes its place. */

@@ -221,7 +221,7 @@ static size_t most_saved(const struct mt_engine *eng)
 {
     const struct mt_engine_plan *p = mt_engine_plan(eng);
     int64_t bytes =
-        p->state_bytes_session + (4 << 20) + 3 * MT_WIRE_RATE_MAX * (int64_t)sizeof(float);
+        p->state_bytes_session + (4 << 20) + 3 * (int64_t)sizeof(float) * MT_WIRE_RATE_MAX;
 
     bytes += mt_engine_options(eng)->policy.bounded ? p->kv_bytes_session : p->pool_bytes;
     for (int i = 0; i < p->n_state; i++)

@@ -431,7 +431,7 @@ static bool pump_all(struct mt_worker *w)
 
 /* ---- a round ---- */
 
-static int64_t now_ns(const struct mt_worker *w)
+int64_t mt_worker_now_ns(const struct mt_worker *w)
 {
     struct mt_clock *c = mt_engine_clock(w->eng);
 
@@ -444,7 +444,7 @@ static struct mt_engine_stats snapshot(struct mt_worker *w)
     struct mt_engine_stats s;
 
     mt_engine_stats(w->eng, &s);
-    mt_meter_publish(w->meter, &s, now_ns(w));
+    mt_meter_publish(w->meter, &s, mt_worker_now_ns(w));
     return s;
 }
 
@@ -492,7 +492,7 @@ static void warm(struct mt_worker *w)
     if (took > 0 && w->fault.slow > 0)
         took = (int64_t)((double)took * w->fault.slow);
     mt_meter_warm(w->meter, took);
-    w->warm_ns = now_ns(w);
+    w->warm_ns = mt_worker_now_ns(w);
 }
 
 /*
@@ -502,7 +502,7 @@ static void warm(struct mt_worker *w)
 static void recover(struct mt_worker *w, int sessions)
 {
     const struct mt_wire_state *s = &w->meter->own;
-    int64_t t = now_ns(w);
+    int64_t t = mt_worker_now_ns(w);
 
     if (sessions == 0 && !w->stopping && *mt_health_ready(s, s->beat_ns) != 'o' &&
         t - w->warm_ns > (MT_HEALTH_FRAMES + 1) * s->frame_ns)
@@ -521,7 +521,7 @@ static void suffer(struct mt_worker *w, int pending)
 {
     const struct mt_wire_fault *f = &w->fault;
 
-    while (f->stop_compute && now_ns(w) - w->meter->own.since_ns >= f->stop_ns &&
+    while (f->stop_compute && mt_worker_now_ns(w) - w->meter->own.since_ns >= f->stop_ns &&
            !mt_box_closed(&w->in))
         nap(w, BEAT_MIN_NS);
     if (f->slow > 1 && pending > 0)
@@ -534,10 +534,10 @@ static bool pass(struct mt_worker *w, int pending)
     bool busy;
 
     suffer(w, pending);
-    t = now_ns(w);
+    t = mt_worker_now_ns(w);
     busy = mt_engine_tick(w->eng);
     if (busy && pending > 0) /* not one that only had somebody leave */
-        w->pass_ns = now_ns(w) - t;
+        w->pass_ns = mt_worker_now_ns(w) - t;
     return busy;
 }
 
@@ -595,7 +595,7 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
     if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     w->made = true;
-    mt_meter_begin(w->meter, w->eng, now_ns(w));
+    mt_meter_begin(w->meter, w->eng, mt_worker_now_ns(w));
     return 0;
 }
 

@@ -167,13 +167,6 @@ void mt_worker_load(struct mt_worker *w, struct mt_mail *m)
 /* From the moment that a call stands still; no hand-over takes longer. */
 #define MOVE_MAX_NS (600 * MT_NS_PER_S)
 
-static int64_t now_ns(void)
-{
-    struct mt_clock c = mt_clock_real();
-
-    return c.now_ns(&c);
-}
-
 /* One piece of sound, or the end: out of m, or into a new one. */
 static void visit_piece(struct mt_worker *w, struct mt_call *c, struct mt_mail *m,
                         struct mt_state_io *io)
@@ -230,7 +223,7 @@ static void visit_moment(struct mt_worker *w, struct mt_call *c, int64_t *at_ns,
 
 int mt_worker_pack(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io)
 {
-    int64_t at = now_ns();
+    int64_t at = mt_worker_now_ns(w);
 
     visit_moment(w, c, &at, io);
     return make_image(w, c, true, io);
@@ -241,7 +234,7 @@ int mt_worker_unpack(struct mt_worker *w, int slot, uint64_t conn, struct mt_sta
 {
     struct mt_call *c = calloc(1, sizeof(*c));
     struct mt_load_opts lo = {.always = true};
-    int64_t now = now_ns(), at = now;
+    int64_t now = mt_worker_now_ns(w), at = now;
     const char *reason = NULL;
     double retry_s;
     int rc;
