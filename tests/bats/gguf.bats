@@ -67,6 +67,11 @@ JFK=$DATA/jfk.flac
   mt-probe logits -m $m --tokens 1,2,3,4,5,6 --quantize q4_k | jq '.top[0][1]' >b
   run ! cmp -s a b
   [ "$(paste a b | awk '{ d = $1 - $2; print (d < 0 ? -d : d) < 0.3 }')" = 1 ]
+  run -0 --separate-stderr mt-probe logits -m $m --tokens 1 --quantize q8_0
+  [ -z "$stderr" ]
+  # Rows of 48.
+  run -0 --separate-stderr mt-probe logits -m "$MT_TESTS/golden/omni-a" --tokens 1 --quantize q4_k
+  [[ "$stderr" == *"--quantize q4_k changes nothing"* ]]
   run -2 --separate-stderr mt-probe logits --quantize q9 --tokens 1
   [[ "$stderr" == *--quantize* ]]
 }
