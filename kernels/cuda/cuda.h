@@ -120,6 +120,9 @@ struct mt_cuda {
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
+    /* experts' gated rows: of one call at a time, as large as the largest */
+    void *between;
+    size_t between_bytes;
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;

@@ -7,7 +7,7 @@
  * experts and weights in blocks. Else cuBLAS has the sums: f32 with f32 (pedantic: no TF32), bf16
  * and f16 with x rounded to the weight's type, added up in f32; our epilogue does the rest.
  */
-#include "kernels/cuda/dev.h"
+#include "kernels/cuda/epilogue.h"
 
 enum { WARPS = 8, ROWS = 8, EACH = 8, STEP = 32 * EACH };
 
@@ -50,12 +50,10 @@ template <int TYPE> MT_DEV void raw_decode(float *w, const struct raw &r)
             w[i] = __fmul_rn((float)(signed char)(q[i / 4] >> 8 * (i % 4)), scale);
         return;
     }
-    int p = (int)dev_lane() / 4, at = 8 * (p & 3); /* of 32 elements */
-    unsigned a = r.head.y >> at, b = r.head.z >> at, c = r.head.w >> at;
-    unsigned scale = p < 4 ? a & 63 : (c & 15) | (a >> 6 & 3) << 4;
-    unsigned least = p < 4 ? b & 63 : (c >> 4 & 15) | (b >> 6 & 3) << 4;
-    float by = __fmul_rn(dev_from_f16((uint16_t)r.head.x), (float)scale);
-    float min = __fmul_rn(dev_from_f16((uint16_t)(r.head.x >> 16)), (float)least);
+    int p = (int)dev_lane() / 4; /* of 32 elements */
+    float by, min;
+
+    dev_q4_scale(&by, &min, r.head, p);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         unsigned v = q[i / 4] >> 4 * (p & 1) >> 8 * (i % 4) & 15;
@@ -149,22 +147,6 @@ MT_DEV float row_sums(const struct mt_dmat &m, int o, const float *x, int64_t st
         }
     }
     return fold(sum);
-}
-
-struct epilogue {
-    const float *bias;
-    enum mt_act act;
-    struct mt_rows residual;
-};
-
-MT_DEV void finish(struct mt_rows out, const struct epilogue &e, int64_t r, int o, float v)
-{
-    if (e.bias)
-        v += e.bias[o];
-    v = dev_act(e.act, v);
-    if (e.residual.data)
-        v += e.residual.data[r * e.residual.stride + o];
-    out.data[r * out.stride + o] = v;
 }
 
 /* Grid: columns / 8, rows / 8 (in x, as y is short). */

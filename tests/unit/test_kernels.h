@@ -133,10 +133,13 @@ static inline struct mt_bytes bytes_new(const float *src, enum mt_dtype t, int64
                                         int64_t cols, void **own)
 {
     size_t size = mt_dtype_size(t), n = (size_t)(rows * cols);
-    char *p = malloc(n * size + 1);
+    int64_t row = mt_dtype_row_bytes(t, cols);
+    char *p = malloc((size_t)(rows * row) + 1);
 
     assert_non_null(p);
-    for (size_t i = 0; i < n; i++)
+    for (int64_t r = 0; r < rows && !size; r++)
+        mt_quantize_row(t, p + 1 + r * row, src + r * cols, cols);
+    for (size_t i = 0; i < n && size; i++)
         num_encode(p + 1 + i * size, NULL, t, src + i, 1);
     *own = p;
     return (struct mt_bytes){p + 1, t, rows, cols, false};
