@@ -125,27 +125,30 @@ FOLD vf vfrom_f16(const void *p)
 #endif
 }
 
-FOLD vf vfrom_int8(const void *p)
+/* LANES signed bytes. */
+FOLD vi vbytes(const void *p)
 {
 #if LANES == 16
-    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128(p));
 #elif LANES == 8
-    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p)));
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64(p));
 #else
     vb b;
 
     memcpy(&b, p, sizeof(b));
-    return __builtin_convertvector(__builtin_convertvector(b, vi), vf);
+    return __builtin_convertvector(b, vi);
 #endif
 }
 
-FOLD vf vfrom_e4m3(const void *p)
+FOLD vf vfrom_int8(const void *p)
 {
-    vb b; /* as num_from_e4m3 */
-    vu u;
+    return __builtin_convertvector(vbytes(p), vf);
+}
 
-    memcpy(&b, p, sizeof(b));
-    u = (vu) __builtin_convertvector(b, vi);
+FOLD vf vfrom_e4m3(const void *p) /* as num_from_e4m3 */
+{
+    vu u = (vu)vbytes(p);
+
     return (vf)((vu)((vf)((u & 0x7f) << 20) * 0x1p120f) | (u & 0x80) << 24);
 }
 

@@ -33,15 +33,18 @@ static bool before(const float *l, int32_t a, int32_t b)
     return l[a] == l[b] ? a < b : l[a] > l[b];
 }
 
-/* heap[at] moves down to its place; the first of all is at 0. */
-static void sift(int32_t *heap, int n, int at, const float *l)
+/*
+ * heap[at] moves down to its place; the first of all is at 0, or with last_up the last. A constant
+ * where it is called.
+ */
+static inline void sift(int32_t *heap, int n, int at, const float *l, bool last_up)
 {
     int32_t v = heap[at];
 
     for (int kid; (kid = 2 * at + 1) < n; at = kid) {
-        if (kid + 1 < n && before(l, heap[kid + 1], heap[kid]))
+        if (kid + 1 < n && before(l, heap[kid + 1], heap[kid]) != last_up)
             kid++;
-        if (before(l, v, heap[kid]))
+        if (before(l, v, heap[kid]) != last_up)
             break;
         heap[at] = heap[kid];
     }
@@ -59,32 +62,74 @@ static int32_t draw(const int32_t *id, const double *w, int n, double total, dou
     return id[n - 1]; /* rounding: u * total reached the sum itself */
 }
 
-/*
- * Candidates in order of rank, as many as top-k and top-p leave: they are taken from a heap one by
- * one to the end of its array, which fills from behind as the heap shrinks.
- */
-static int rank(int32_t *id, double *w, int n, const float *l, const struct mt_sample *p,
-                int32_t top)
+static double weight(const float *l, int32_t id, int32_t top, const struct mt_sample *p)
 {
-    int k = p->top_k > 0 && p->top_k < n ? p->top_k : n, left = n, taken = 0;
+    return exp(((double)l[id] - l[top]) / p->temperature);
+}
+
+/*
+ * id: the k + 1 candidates with the lowest ids; then the k first of all, in order of rank. One pass
+ * that holds the first of those met so far, with the one to go at the top of a heap.
+ */
+static void first_few(int32_t *id, int k, const float *l, int width)
+{
+    int i = id[k];
+
+    for (int at = k / 2 - 1; at >= 0; at--)
+        sift(id, k, at, l, true);
+    for (; i < width; i++)
+        if (l[i] > l[id[0]]) { /* not an equal: its id is higher */
+            id[0] = i;
+            sift(id, k, 0, l, true);
+        }
+    for (int left = k; left > 1;) { /* the last of those left goes behind them */
+        int32_t last = id[0];
+
+        id[0] = id[--left];
+        id[left] = last;
+        sift(id, left, 0, l, true);
+    }
+}
+
+/* Of the k first candidates those that top-p leaves; id as first_few takes it. */
+static int top_k(int32_t *id, double *w, int k, const float *l, int width,
+                 const struct mt_sample *p, int32_t top)
+{
     double total = 0, sum = 0;
 
+    first_few(id, k, l, width);
+    for (int i = 0; i < k; i++) {
+        w[i] = weight(l, id[i], top, p);
+        total += w[i];
+    }
+    for (int i = 0; i < k; i++)
+        if ((sum += w[i]) >= p->top_p * total)
+            return i + 1;
+    return k;
+}
+
+/*
+ * Of n candidates those that top-p leaves, in order of rank: they are taken from a heap one by one
+ * to the end of its array, which fills from behind as the heap shrinks.
+ */
+static int top_p(int32_t *id, double *w, int n, const float *l, const struct mt_sample *p,
+                 int32_t top)
+{
+    double total = 0, sum = 0;
+    int taken = 0;
+
     for (int i = n / 2 - 1; i >= 0; i--)
-        sift(id, n, i, l);
-    if (k == n) /* top-p's share is of all candidates: no need to rank those beyond it */
-        for (int i = 0; i < n; i++)
-            total += exp(((double)l[id[i]] - l[top]) / p->temperature);
-    while (taken < k) {
+        sift(id, n, i, l, false);
+    for (int i = 0; i < n; i++)
+        total += weight(l, id[i], top, p);
+    for (int left = n; left > 0 && (!taken || sum < p->top_p * total);) {
         int32_t first = id[0];
 
-        w[taken] = exp(((double)l[first] - l[top]) / p->temperature);
-        sum += w[taken++];
+        sum += w[taken++] = weight(l, first, top, p);
         id[0] = id[--left];
         id[left] = first;
         if (left)
-            sift(id, left, 0, l);
-        if (k == n && sum >= p->top_p * total)
-            break;
+            sift(id, left, 0, l, false);
     }
     for (int i = 0; i < taken / 2; i++) { /* behind the heap they lie last first; turn them round */
         int32_t t = id[n - 1 - i];
@@ -93,13 +138,6 @@ static int rank(int32_t *id, double *w, int n, const float *l, const struct mt_s
         id[n - taken + i] = t;
     }
     memmove(id, id + n - taken, (size_t)taken * sizeof(*id));
-    if (k < n) { /* top-p of what top-k left */
-        total = sum;
-        sum = 0;
-        for (int i = 0; i < taken; i++)
-            if ((sum += w[i]) >= p->top_p * total)
-                return i + 1;
-    }
     return taken;
 }
 
@@ -140,7 +178,7 @@ static int32_t sample_row(float *l, int width, const struct mt_sample *p, int32_
     const struct mt_sample_rules *r = p->rules;
     double total = 0, u;
     int32_t top;
-    int n = 0;
+    int k = p->top_k > 0 ? p->top_k : width, n = 0;
 
     if (r && r->exit_id >= 0 && exits(l, width, p, r->exit_id))
         return r->exit_id;
@@ -149,15 +187,16 @@ static int32_t sample_row(float *l, int width, const struct mt_sample *p, int32_
     top = best(l, width);
     if (top < 0 || !(p->temperature > 0) || isinf(l[top]) || p->top_k == 1)
         return top;
-    for (int i = 0; i < width; i++)
+    for (int i = 0; i < width && n <= k; i++)
         if (l[i] > -INFINITY) /* not NaN either */
             id[n++] = i;
-    if ((p->top_k > 0 && p->top_k < n) || p->top_p < 1) {
-        n = rank(id, w, n, l, p, top);
-    } else {
+    if (n > k)
+        n = top_k(id, w, k, l, width, p, top);
+    else if (p->top_p < 1)
+        n = top_p(id, w, n, l, p, top);
+    else
         for (int i = 0; i < n; i++)
-            w[i] = exp(((double)l[id[i]] - l[top]) / p->temperature);
-    }
+            w[i] = weight(l, id[i], top, p);
     for (int i = 0; i < n; i++)
         total += w[i];
     u = chance(p, 0);

@@ -104,6 +104,30 @@ int64_t mt_resampler_lag(const struct mt_resampler *r);
 int mt_resampler_push(struct mt_resampler *r, const float *in, int64_t n, const float **out,
                       int64_t *n_out);
 void mt_resampler_free(struct mt_resampler **r);
+/* As it was when it was new. -EINVAL without memory. */
+int mt_resampler_restart(struct mt_resampler *r);
+
+/*
+ * The same conversion of a sound that may be saved in the middle and gone on with, bit for bit as
+ * if it had not been. What soxr remembers can't be looked at, but it is a function of what it was
+ * fed: so every second it starts anew, a little before that second, and all that has to be kept is
+ * what was heard since then. Where two such pieces meet they agree to the rounding of a float.
+ */
+struct mt_converter;
+/* The rates must differ. */
+int mt_converter_new(struct mt_converter **out, int from_hz, int to_hz, struct mt_err *e);
+/* As mt_resampler_lag. */
+int64_t mt_converter_lag(const struct mt_converter *c);
+/* As mt_resampler_push. */
+int mt_converter_push(struct mt_converter *c, const float *in, int64_t n, const float **out,
+                      int64_t *n_out);
+/*
+ * All of it, to memory or back, into one that is new and has the same rates; and of the last push
+ * what nobody has taken: *n_out samples at *out, which then are c's until the next push.
+ */
+void mt_converter_visit(struct mt_converter *c, const float **out, int64_t *n_out,
+                        struct mt_state_io *io);
+void mt_converter_free(struct mt_converter **c);
 
 /* ---- log-mel ---- */
 

@@ -153,6 +153,19 @@ int mt_resampler_push(struct mt_resampler *r, const float *in, int64_t n, const 
     return 0;
 }
 
+int mt_resampler_restart(struct mt_resampler *r)
+{
+    soxr_error_t why;
+    soxr_t fresh = NULL;
+
+    if (r->soxr && !(fresh = new_soxr(r, &why)))
+        return -EINVAL;
+    soxr_delete(r->soxr);
+    r->soxr = fresh;
+    r->flushed = false;
+    return 0;
+}
+
 void mt_resampler_free(struct mt_resampler **rp)
 {
     struct mt_resampler *r = *rp;

@@ -11,7 +11,7 @@
 
 #include "model/model.h"
 
-enum { MT_CALLFILE_VERSION = 1, MT_CALLFILE_NAME_MAX = 100 };
+enum { MT_CALLFILE_VERSION = 2, MT_CALLFILE_NAME_MAX = 100 };
 
 /*
  * Letters, digits, '.', '_' and '-', at most MT_CALLFILE_NAME_MAX of them, no '.' in front: never a

@@ -17,12 +17,12 @@ int mt_intake_open(struct mt_intake *it, enum mt_pcm format, int from_hz, int to
 {
     it->format = format;
     it->from_hz = from_hz;
-    it->resampler = NULL;
+    it->converter = NULL;
     it->n_odd = 0;
     it->heard = it->n_out = 0;
     it->out = NULL;
     it->flushed = false;
-    return from_hz == to_hz ? 0 : mt_resampler_new(&it->resampler, from_hz, to_hz, e);
+    return from_hz == to_hz ? 0 : mt_converter_new(&it->converter, from_hz, to_hz, e);
 }
 
 void mt_intake_visit(struct mt_intake *it, bool odd, struct mt_state_io *io)
@@ -30,13 +30,14 @@ void mt_intake_visit(struct mt_intake *it, bool odd, struct mt_state_io *io)
     size_t none = 0, *n_odd = odd ? &it->n_odd : &none;
     float *held = it->in;
 
-    if (it->resampler)
-        mt_state_fail(io, -ENOTSUP, "a call whose rate is converted (%d Hz) can't be saved",
-                      it->from_hz);
     mt_state_size(io, "bytes of a sample", n_odd, sizeof(it->odd) - 1);
     mt_state_bytes(io, "a sample's bytes", it->odd, sizeof(it->odd));
     mt_state_i64(io, "samples heard", &it->heard, 0, INT64_C(1) << 52);
     mt_state_bool(io, "end of the sound", &it->flushed);
+    if (it->converter) {
+        mt_converter_visit(it->converter, &it->out, &it->n_out, io);
+        return;
+    }
     mt_state_i64(io, "samples not taken", &it->n_out, 0, MT_INTAKE_SAMPLES);
     if (!mt_state_ok(io))
         return;
@@ -49,13 +50,12 @@ void mt_intake_visit(struct mt_intake *it, bool odd, struct mt_state_io *io)
 
 void mt_intake_close(struct mt_intake *it)
 {
-    if (it->resampler)
-        mt_resampler_free(&it->resampler);
+    mt_converter_free(&it->converter);
 }
 
 int64_t mt_intake_lag(const struct mt_intake *it)
 {
-    return it->resampler ? mt_resampler_lag(it->resampler) : 0;
+    return it->converter ? mt_converter_lag(it->converter) : 0;
 }
 
 static size_t sample_size(const struct mt_intake *it)
@@ -132,8 +132,8 @@ int mt_intake_bytes(struct mt_intake *it, const unsigned char *bytes, size_t n, 
     it->heard += count;
     it->out = it->in;
     it->n_out = count;
-    if (it->resampler && count > 0)
-        return mt_resampler_push(it->resampler, it->in, count, &it->out, &it->n_out);
+    if (it->converter && count > 0)
+        return mt_converter_push(it->converter, it->in, count, &it->out, &it->n_out);
     return 0;
 }
 
@@ -143,9 +143,9 @@ int mt_intake_flush(struct mt_intake *it, struct mt_err *e)
     if (it->n_odd > 0)
         return mt_err_set(e, -EPROTO, "audio: the last sample has %zu bytes of %zu", it->n_odd,
                           sample_size(it));
-    if (!it->resampler)
+    if (!it->converter)
         return 0;
-    return mt_resampler_push(it->resampler, NULL, 0, &it->out, &it->n_out);
+    return mt_converter_push(it->converter, NULL, 0, &it->out, &it->n_out);
 }
 
 void mt_intake_taken(struct mt_intake *it, int64_t n)

@@ -12,7 +12,7 @@
 struct mt_intake {
     enum mt_pcm format;
     int from_hz;
-    struct mt_resampler *resampler; /* NULL: the rates are equal */
+    struct mt_converter *converter; /* NULL: the rates are equal */
     unsigned char odd[4];           /* a sample whose bytes came in two pieces */
     size_t n_odd;
     int64_t heard;    /* whole samples */
@@ -38,7 +38,7 @@ int64_t mt_intake_lag(const struct mt_intake *it);
  */
 int mt_intake_bytes(struct mt_intake *it, const unsigned char *bytes, size_t n, size_t *used,
                     struct mt_err *e);
-/* The last sample came: out gets what the resampler still held. -EPROTO if it came in part. */
+/* The last sample came: out gets what the converter still held. -EPROTO if it came in part. */
 int mt_intake_flush(struct mt_intake *it, struct mt_err *e);
 /* The engine took n samples of out. */
 void mt_intake_taken(struct mt_intake *it, int64_t n);

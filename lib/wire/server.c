@@ -157,11 +157,12 @@ static int connection_limit(struct mt_server *s)
     return want > OTHER_FDS ? (int)(want - OTHER_FDS) : 1;
 }
 
-/* All that a call owns, twice over, and its words. */
+/* All that a call owns, twice over, its words, and the sound of which a converter is in the middle. */
 static size_t most_saved(const struct mt_engine *eng)
 {
     const struct mt_engine_plan *p = mt_engine_plan(eng);
-    int64_t bytes = p->state_bytes_session + (4 << 20);
+    int64_t bytes =
+        p->state_bytes_session + (4 << 20) + 3 * MT_WIRE_RATE_MAX * (int64_t)sizeof(float);
 
     bytes += mt_engine_options(eng)->policy.bounded ? p->kv_bytes_session : p->pool_bytes;
     for (int i = 0; i < p->n_state; i++)

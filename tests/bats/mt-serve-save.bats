@@ -6,6 +6,7 @@ load helper
 
 # shellcheck disable=SC2054  # the commas are the options' own
 QUICK=(--frame 200ms --deadline 100s --answer-tokens 3 --kv window=40,sinks=4 --pool 4MiB)
+RATE=16000
 
 # 4 s of sound that is not silence.
 sound() {
@@ -15,8 +16,8 @@ sound() {
 # The whole call, undisturbed, its records in order.
 whole() {
   sound
-  mt-feed -q --no-pace --tokens -s mt.sock --raw s16le:16000:1 call.raw | answers >whole
-  [ "$(wc -l <whole)" -ge 20 ]
+  mt-feed -q --no-pace --tokens -s mt.sock --rate "$RATE" --raw s16le:"$RATE":1 call.raw | answers >whole
+  [ "$(wc -l <whole)" -ge "${1:-20}" ]
 }
 answers() {
   jq -c 'select(.type == "frame") | [.frame, .status, .text, .tokens, .tokens_in, .kv_tokens]'
@@ -28,7 +29,7 @@ half() {
   socat -t 100 - UNIX-CONNECT:mt.sock <to >part 3>&- &
   SERVERS+=("$!")
   exec {caller}>to
-  printf '{"metronome":1,"type":"open","rate":16000,"tokens":true,"seed":1}\n{"type":"audio","bytes":%d}\n' "$1" >&"$caller"
+  printf '{"metronome":1,"type":"open","rate":%d,"tokens":true,"seed":1}\n{"type":"audio","bytes":%d}\n' "$RATE" "$1" >&"$caller"
   head -c "$1" call.raw >&"$caller"
   within 20 heard "$2"
 }
@@ -36,7 +37,7 @@ heard() {
   [ "$(grep -c '"type":"frame"' part)" -ge "$1" ]
 }
 goes_on() {
-  mt-feed -q --no-pace --tokens -s mt.sock --load "$1" --raw s16le:16000:1 call.raw >rest
+  mt-feed -q --no-pace --tokens -s mt.sock --load "$1" --rate "$RATE" --raw s16le:"$RATE":1 call.raw >rest
   answers <rest >again
   [ -s again ]
   diff <(tail -n "$(wc -l <again)" whole) again
@@ -65,6 +66,20 @@ goes_on() {
     half $((i * 30000)) 1
     mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" "n$i"
     goes_on "n$i"
+  done
+}
+
+@test "save: a call whose rate is converted goes on bit for bit, too" {
+  serve "${QUICK[@]}" --save-dir .
+  for RATE in 8000 48000; do
+    whole 6
+    for bytes in 24001 50000 $((RATE * 2)); do
+      half "$bytes" 1
+      mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" "r$RATE.$bytes" >saved
+      jq -e --argjson n "$((bytes / 2))" '.samples == $n' saved
+      goes_on "r$RATE.$bytes"
+      [ "$(head -n1 again | jq '.[0]')" = "$(jq .frame saved)" ]
+    done
   done
 }
 

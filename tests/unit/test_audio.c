@@ -1121,6 +1121,126 @@ static void test_resampler_same_rate(void **state)
     mt_resampler_free(&r);
 }
 
+/* Saved, and gone on with by another one: what nobody has taken comes first. */
+static void move_converter(struct mt_converter **c, int from, int to, const float **part,
+                           int64_t *got)
+{
+    struct mt_state_io io = {0}, back;
+
+    mt_converter_visit(*c, part, got, &io);
+    assert_int_equal(io.err.code, 0);
+    mt_converter_free(c);
+    assert_int_equal(mt_converter_new(c, from, to, NULL), 0);
+    back = (struct mt_state_io){.load = true, .data = io.data, .n = io.n};
+    mt_converter_visit(*c, part, got, &back);
+    if (mt_state_end(&back) < 0)
+        fail_msg("%d to %d Hz: %s", from, to, back.err.text);
+    free(io.data);
+}
+
+/* The same as convert(), by a converter that now and then is saved in the middle. */
+static float *convert_on(int from, int to, const float *in, int64_t n, int moves, int64_t *n_out)
+{
+    float *out = malloc(sizeof(float) * (size_t)(n * to / from + 100));
+    int64_t done = 0, made = 0, got = 0, taken;
+    struct mt_converter *c;
+    const float *part;
+    uint64_t seed = (uint64_t)(from + moves);
+
+    assert_int_equal(mt_converter_new(&c, from, to, NULL), 0);
+    for (bool end = false; !end;) {
+        int64_t piece = 1 + (int64_t)(mt_mix64(seed++) % 3000);
+
+        piece = piece < n - done ? piece : n - done;
+        end = done == n;
+        assert_int_equal(mt_converter_push(c, end ? NULL : in + done, piece, &part, &got), 0);
+        done += piece;
+        taken = moves ? (int64_t)(mt_mix64(seed++) % (uint64_t)(got + 1)) : 0;
+        memcpy(out + made, part, (size_t)taken * sizeof(float));
+        made += taken;
+        got -= taken;
+        part += taken;
+        if (moves && mt_mix64(seed++) % (uint64_t)moves == 0)
+            move_converter(&c, from, to, &part, &got);
+        memcpy(out + made, part, (size_t)got * sizeof(float));
+        made += got;
+        if (!end)
+            assert_true((double)made * from / to > (double)(done - mt_converter_lag(c)));
+    }
+    assert_int_equal(mt_converter_push(c, in, 1, &part, &got), -EINVAL);
+    mt_converter_free(&c);
+    *n_out = made;
+    return out;
+}
+
+/* What a resampler makes, to the rounding; and saved in the middle, bit for bit. */
+static void test_converter(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < MT_COUNT(rates); k++) {
+        int from = rates[k][0], to = rates[k][1];
+        int64_t lengths[] = {0, 1, from - 1, from, from + 1, 4 * from + 5};
+
+        for (size_t l = 0; l < MT_COUNT(lengths); l++) {
+            int64_t n = lengths[l], n1, n2, n3;
+            float *in = malloc(sizeof(float) * (size_t)(n + 1)), *a, *b, *c;
+
+            for (int64_t i = 0; i <= n; i++)
+                in[i] = (float)(0.7 * sin(2 * M_PI * 440 * (double)i / from)) + 0.1F * wave(i, 1);
+            a = convert(from, to, in, n, n + 1, &n1);
+            b = convert_on(from, to, in, n, 0, &n2);
+            c = convert_on(from, to, in, n, 3, &n3);
+            assert_int_equal(n1, n2);
+            assert_int_equal(n1, n3);
+            for (int64_t i = 0; i < n1; i++)
+                if (!(fabsf(a[i] - b[i]) < 1e-6F))
+                    fail_msg("%d to %d Hz: sample %lld is %g, %g", from, to, (long long)i,
+                             (double)b[i], (double)a[i]);
+            assert_memory_equal(b, c, (size_t)n1 * sizeof(float));
+            free(in);
+            free(a);
+            free(b);
+            free(c);
+        }
+    }
+}
+
+/* What no converter can have saved ends with a line, and with nothing read outside. */
+static void test_converter_hostile(void **state)
+{
+    static float in[20000];
+    struct mt_state_io io = {0};
+    struct mt_converter *c;
+    const float *part;
+    int64_t got;
+    int refused = 0;
+
+    (void)state;
+    assert_int_equal(mt_converter_new(&c, 8000, 16000, NULL), 0);
+    assert_int_equal(mt_converter_push(c, in, 19000, &part, &got), 0);
+    mt_converter_visit(c, &part, &got, &io);
+    assert_int_equal(io.err.code, 0);
+    mt_converter_free(&c);
+    for (size_t i = 0; i < 5; i++)
+        for (int k = 0; k < 64; k++) {
+            struct mt_state_io back = {.load = true, .data = io.data, .n = io.n};
+            int64_t was;
+
+            memcpy(&was, io.data + 8 * i, 8);
+            io.data[8 * i + (size_t)(k / 8)] ^= (unsigned char)(1 << k % 8);
+            assert_int_equal(mt_converter_new(&c, 8000, 16000, NULL), 0);
+            got = 0;
+            mt_converter_visit(c, &part, &got, &back);
+            refused += mt_state_end(&back) < 0;
+            if (mt_state_ok(&back))
+                mt_converter_push(c, in, 20000, &part, &got);
+            mt_converter_free(&c);
+            memcpy(io.data + 8 * i, &was, 8);
+        }
+    assert_true(refused > 200);
+    free(io.data);
+}
+
 static void test_resampler_refuses(void **state)
 {
     static const int wrong[][2] = {{0, 16000}, {16000, 0},  {-1, 16000},   {768001, 16000},
@@ -1179,6 +1299,8 @@ int main(void)
         cmocka_unit_test(test_resampler_lag),
         cmocka_unit_test(test_resampler_same_rate),
         cmocka_unit_test(test_resampler_refuses),
+        cmocka_unit_test(test_converter),
+        cmocka_unit_test(test_converter_hostile),
     };
 
     return cmocka_run_group_tests_name("audio", tests, setup, teardown);

@@ -151,6 +151,66 @@ static void test_distribution(void **state)
     }
 }
 
+/* As the rules say it: the candidates, in order of rank if any is cut, and one draw. */
+static int32_t by_the_rules(const float *l, int n, const struct mt_sample *p)
+{
+    int32_t *id = calloc((size_t)n, sizeof(*id)), drawn = -1;
+    double *w = calloc((size_t)n, sizeof(*w)), all = 0, kept = 0, sum = 0;
+    double u = mt_unit(mt_mix64(mt_mix64(p->seed) ^ p->draw));
+    int m = 0, left = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        if (l[i] > -INFINITY)
+            id[m++] = i;
+    if ((p->top_k > 0 && p->top_k < m) || p->top_p < 1)
+        for (int i = 1; i < m; i++) {
+            int32_t v = id[i];
+            int at = i;
+
+            for (; at > 0 && l[v] > l[id[at - 1]]; at--)
+                id[at] = id[at - 1];
+            id[at] = v;
+        }
+    if (p->top_k > 0 && p->top_k < m)
+        m = p->top_k;
+    for (int i = 0; i < m; i++) {
+        w[i] = exp((double)l[id[i]] / p->temperature);
+        all += w[i];
+    }
+    while (left < m && (!left || kept < p->top_p * all))
+        kept += w[left++];
+    for (int i = 0; i < left && drawn < 0; i++)
+        if ((sum += w[i]) > u * kept)
+            drawn = id[i];
+    free(w);
+    free(id);
+    return drawn;
+}
+
+static void test_by_the_rules(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+
+    (void)state;
+    for (int turn = 0; turn < 400; turn++) {
+        int n = 2 + (int)(rnd() % 300);
+        float *l = rnd_floats((size_t)n), levels = turn % 2 ? 9 : 1 << 20; /* many ties or few */
+        struct mt_sample p = {.temperature = 0.2f + (float)(rnd() % 10) / 5,
+                              .top_k = (int)(rnd() % 40),
+                              .top_p = turn % 3 ? 1 : (float)mt_unit(rnd()),
+                              .seed = rnd(),
+                              .draw = rnd()};
+
+        for (int i = 0; i < n; i++)
+            l[i] = rnd() % 20 ? roundf(l[i] * levels) / levels : -INFINITY;
+        l[rnd() % 2] = NAN;
+        l[n - 1] = 1;
+        assert_int_equal(one(be, l, n, p), by_the_rules(l, n, &p));
+        free(l);
+    }
+    be->ops->free(be);
+}
+
 /* The plain draw first, then ban and scales in their order, then the draw. */
 static void test_rules(void **state)
 {
@@ -233,9 +293,10 @@ static void test_decided_by_seed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_exit_share),   cmocka_unit_test(test_decided_by_seed),
+        cmocka_unit_test(test_greedy),          cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_distribution),    cmocka_unit_test(test_by_the_rules),
+        cmocka_unit_test(test_rules),           cmocka_unit_test(test_exit_share),
+        cmocka_unit_test(test_decided_by_seed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
