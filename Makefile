@@ -128,7 +128,7 @@ $B/cuda/%.o: %.c
 
 $B/libmetronome-cuda.so: $(PLUGIN_OBJ)
 	@$(if $(V),,echo "  link  $@")
-	$Q$(NVCC) -shared -cudart static -ccbin $(CXX) -o $@ $^ -lcublas -Xlinker -rpath,$(CUDA_HOME)/lib64 -Xlinker -z,defs -lstdc++ -lm -ldl -lrt -lpthread
+	$Q$(NVCC) -shared -cudart static -ccbin $(CXX) -o $@ $^ -lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64 -Xlinker -z,defs -lstdc++ -lm -ldl -lrt -lpthread
 
 # The same device code for the host, under the tests of the kernels: tests/emu says how. A thread is a fibre there,
 # which the thread sanitizer can't follow.

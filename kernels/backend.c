@@ -80,6 +80,22 @@ int mt_backend_open(struct mt_backend **out, const char *name, int threads, stru
     return mt_backend_cpu(out, tier, threads, e);
 }
 
+int mt_backend_open_deterministic(struct mt_backend **out, const char *name, int threads,
+                                  struct mt_err *e)
+{
+    bool listed = !strncmp(name, "cuda:", 5);
+    char all[256];
+
+    if (!listed && strcmp(name, "cuda") != 0)
+        return mt_backend_open(out, name, threads, e);
+    *out = NULL;
+    if (snprintf(all, sizeof(all), "%s%cdeterministic", name, listed ? ',' : ':') >=
+        (int)sizeof(all))
+        return mt_err_set(e, -EINVAL, "--backend cuda: its options are longer than %zu bytes",
+                          sizeof(all));
+    return mt_backend_open(out, all, threads, e);
+}
+
 void mt_backend_close(struct mt_backend **be)
 {
     if (*be)

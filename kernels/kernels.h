@@ -512,6 +512,13 @@ struct mt_backend {
  * when it can't be used here.
  */
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
+/*
+ * As mt_backend_open, and what is computed for a session does not depend on which others there are:
+ * "cuda" becomes "cuda:deterministic" (kernels/cuda/README.md says what that costs); the CPU never
+ * does otherwise.
+ */
+int mt_backend_open_deterministic(struct mt_backend **out, const char *name, int threads,
+                                  struct mt_err *e);
 void mt_backend_close(struct mt_backend **be);
 
 /* ---- the CPU backend ---- */

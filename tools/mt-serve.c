@@ -36,6 +36,7 @@ enum {
     OPT_SEED,
     OPT_THREADS,
     OPT_BACKEND,
+    OPT_DETERMINISTIC,
     OPT_SILENT_STALL,
     OPT_PACE_ADMISSION,
     OPT_CLOSE_STALLED,
@@ -120,6 +121,8 @@ static const struct argp_option options[] = {
      "What computes: cpu (default), cuda[:exact,device=N], or nothing, in a given time: "
      "cost:a=D,b=D[,…]",
      0},
+    {"deterministic", OPT_DETERMINISTIC, 0, 0,
+     "On a card too, nobody's answer depends on who else is served (on the CPU it never does)", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"fault", OPT_FAULT, "LIST", 0,
@@ -153,6 +156,7 @@ struct args {
     bool pool_auto;
     double gpu_memory; /* 0: not given */
     int threads;
+    bool deterministic;
     bool kv_given;
     bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
     bool dry_run;
@@ -317,6 +321,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_BACKEND:
         a->backend = arg;
         break;
+    case OPT_DETERMINISTIC:
+        a->deterministic = true;
+        break;
     case OPT_PACE_ADMISSION:
         o->pace = true;
         break;
@@ -406,7 +413,8 @@ static int open_model(struct serve *s, const struct args *a, const struct mt_mod
 
     if (!strncmp(a->backend, "cost:", 5))
         return open_cost(s, a, e);
-    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0)
+    if ((rc = (a->deterministic ? mt_backend_open_deterministic
+                                : mt_backend_open)(&s->backend, a->backend, a->threads, e)) < 0)
         return rc;
     if ((rc = mt_model_open(&s->model, a->model, s->backend, mo, e)) < 0)
         return rc;

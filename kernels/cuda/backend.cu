@@ -231,8 +231,7 @@ static void cuda_free(struct mt_backend *be)
         free(h);
     }
     mt_weights_done(c);
-    if (c->blas)
-        cublasDestroy(c->blas);
+    mt_cuda_blas_close(c);
     if (c->ring)
         cudaFreeHost(c->ring);
     cudaFree(c->ring_dev);
@@ -253,7 +252,9 @@ static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err 
         end = strchr(how, ',');
         end = end ? end : how + strlen(how);
         if (end - how == 5 && !strncmp(how, "exact", 5)) {
-            c->exact = true;
+            c->exact = c->deterministic = true;
+        } else if (end - how == 13 && !strncmp(how, "deterministic", 13)) {
+            c->deterministic = true;
         } else if (end - how == 7 && !strncmp(how, "visible", 7)) {
             c->visible = true;
         } else if (end - how > 7 && !strncmp(how, "device=", 7)) {
@@ -264,7 +265,8 @@ static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err 
                 return mt_err_set(e, -EINVAL, "--backend cuda: device: not a number in 0..63");
             *device = (int)n;
         } else {
-            return mt_err_set(e, -EINVAL, "--backend cuda: '%.*s' is not exact or device=N",
+            return mt_err_set(e, -EINVAL,
+                              "--backend cuda: '%.*s' is not exact, deterministic or device=N",
                               (int)(end - how), how);
         }
     }
@@ -284,7 +286,7 @@ static bool complete(const struct mt_ops *o)
 
 static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
 {
-    int n = 0;
+    int n = 0, own;
     cudaError_t rc = cudaGetDeviceCount(&n);
     void *parts = NULL;
 
@@ -308,9 +310,8 @@ static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
     c->n_parts = MT_CUDA_PARTS;
     if (!ring_new(c, RING_BYTES))
         return mt_err_set(e, -ENOMEM, "--backend cuda: no memory for copies");
-    if (cublasCreate(&c->blas) != CUBLAS_STATUS_SUCCESS ||
-        cublasSetStream(c->blas, c->stream) != CUBLAS_STATUS_SUCCESS)
-        return mt_err_set(e, -ENODEV, "--backend cuda: cuBLAS does not start on device %d", device);
+    if ((own = mt_cuda_blas_open(c)) < 0)
+        return mt_err_set(e, own, "--backend cuda: cuBLAS does not start on device %d", device);
     return 0;
 }
 

@@ -12,7 +12,7 @@
 #ifdef MT_CUDA_EMU
 #include "cuda_emu.h"
 #else
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #endif
 
@@ -94,8 +94,9 @@ struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
     cudaStream_t stream;
-    cublasHandle_t blas;
     bool exact; /* own kernels for every sum: bits that no company changes */
+    /* Nothing that changes a row's bits is chosen by how many rows there are; exact is that too. */
+    bool deterministic;
     /*
      * For tests on a card: rows and pools lie where the host may touch them, launches are waited
      * for.
@@ -117,6 +118,10 @@ struct mt_cuda {
     /* what else went up and will be asked for again, layer by layer; the oldest goes */
     struct mt_stage shared[MT_CUDA_SHARED];
     unsigned n_shared;
+    /* cuBLASLt: blas.cu */
+    cublasLtHandle_t blas;
+    struct mt_plan *plans;
+    void *workspace;
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
@@ -175,6 +180,19 @@ static inline unsigned mt_blocks(int64_t items, int each)
 }
 
 /*
+ * The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, … that is not below n: what is chosen by a number of
+ * rows is chosen by its bucket, so that few are ever seen.
+ */
+static inline int64_t mt_bucket(int64_t n)
+{
+    int64_t p = 1;
+
+    while (p < n)
+        p *= 2;
+    return p >= 4 && p / 4 * 3 >= n ? p / 4 * 3 : p;
+}
+
+/*
  * Room in the ring, on a 256 byte boundary; fill host, then send. false after a failure. May wait
  * for the stream, when the ring is full.
  */
@@ -216,6 +234,22 @@ void mt_cuda_release(struct mt_cuda *c, void *p);
 
 /* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
 int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
+
+/*
+ * out = x W^T + bias + residual, in f32. W [rows, cols] is dense, x [n, cols] of its type; strides
+ * in elements. Queued, or false: cuBLASLt has no such product.
+ */
+struct mt_dense {
+    const void *w, *x;
+    float *out;
+    const float *bias, *residual; /* or NULL; residual may be out */
+    int type, rows, cols, n;
+    int ldx, ld_out, ld_residual;
+};
+bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d);
+/* -ENOMEM, -ENODEV; what there is after a failure goes by close too. */
+int mt_cuda_blas_open(struct mt_cuda *c);
+void mt_cuda_blas_close(struct mt_cuda *c);
 
 /* To be called for each matrix when its bytes are there: may put them in another order. */
 void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m);

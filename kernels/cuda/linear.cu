@@ -4,7 +4,7 @@
  * Our own kernel: a warp an output column, for 8 rows of x at a time, so that a weight is read once
  * for them. A lane's elements are 8 neighbours of every 256, summed in f32 ascending, then the
  * lanes by halves: one order, whatever the rows, their number and alignment. It serves `exact`, the
- * experts and weights in blocks. Else cuBLAS has the sums: f32 with f32 (pedantic: no TF32), bf16
+ * experts and weights in blocks. Else cuBLASLt has the sums: f32 with f32 (pedantic: no TF32), bf16
  * and f16 with x rounded to the weight's type, added up in f32; our epilogue does the rest.
  */
 #include "kernels/cuda/epilogue.h"
@@ -338,27 +338,24 @@ static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
 }
 
 /*
- * cuBLAS counts columns first: out^T [cols of it, n] = W (transposed) x^T. Where the residual is
- * out itself and nothing comes between, it adds up there; where it is out and something does, the
- * sums can't lie in out, and the caller takes our kernel. cast: the type that x has been cast to
- * already, MT_F32 if to none; several matrices take the same rows.
+ * cuBLASLt adds bias and residual itself where no activation comes between; with one, and where it
+ * has no product with a bias, finish_rows does that. Where the residual is out itself and an
+ * activation comes between, the sums can't lie in out, and the caller takes our kernel. cast: the
+ * type that x has been cast to already, MT_F32 if to none; several matrices take the same rows.
  */
 static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
                  struct epilogue e, int n, int *cast)
 {
-    bool same = e.residual.data == out.data;
-    bool plain = !e.bias && e.act == MT_ACT_NONE;
-    cudaDataType_t type = m.type == MT_F32    ? CUDA_R_32F
-                          : m.type == MT_BF16 ? CUDA_R_16BF
-                                              : CUDA_R_16F;
-    float one = 1, keep = same ? 1.0f : 0.0f;
-    const void *b = x.data;
-    int64_t ldb = x.stride;
+    bool plain = e.act == MT_ACT_NONE;
+    struct mt_dense d = {m.data, x.data, out.data, NULL, NULL, m.type, m.rows, m.cols, n, 0, 0, 0};
 
-    if (m.type > MT_BF16 || (same && !plain) || x.stride > INT_MAX || out.stride > INT_MAX)
+    if (m.type > MT_BF16 || (!plain && e.residual.data == out.data) || x.stride > INT_MAX ||
+        out.stride > INT_MAX || e.residual.stride > INT_MAX)
         return false;
     x.width = m.cols;
     out.width = m.rows;
+    d.ldx = (int)x.stride;
+    d.ld_out = (int)out.stride;
     if (m.type != MT_F32) {
         if ((size_t)n * (size_t)m.cols * 2 > c->cast_bytes)
             return false;
@@ -366,18 +363,23 @@ static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
             MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(m.cols, 256), 256, 0,
                       (uint16_t *)c->cast, x, m.type == MT_BF16);
         *cast = m.type;
-        b = c->cast;
-        ldb = m.cols;
+        d.x = c->cast;
+        d.ldx = m.cols;
     }
-    if (c->failed)
-        return true;
-    cublasStatus_t rc = cublasGemmEx(
-        c->blas, CUBLAS_OP_T, CUBLAS_OP_N, m.rows, n, m.cols, &one, m.data, type, m.cols, b, type,
-        (int)ldb, &keep, out.data, CUDA_R_32F, (int)out.stride,
-        m.type == MT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (rc != CUBLAS_STATUS_SUCCESS)
-        return false;
-    if (!plain || (e.residual.data && !same))
+    if (plain) {
+        d.bias = e.bias;
+        d.residual = e.residual.data;
+        d.ld_residual = (int)e.residual.stride;
+        e.residual = {NULL, 0, 0};
+    }
+    if (mt_cuda_dense(c, d)) {
+        e.bias = plain ? NULL : e.bias;
+    } else {
+        d.bias = NULL;
+        if (!plain || !e.bias || !mt_cuda_dense(c, d))
+            return false;
+    }
+    if (e.bias || !plain || e.residual.data)
         MT_LAUNCH(c, finish_rows, (unsigned)n * mt_blocks(m.rows, 256), 256, 0, out, e);
     return true;
 }

@@ -466,24 +466,120 @@ cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
     return cudaSuccess;
 }
 
-/* ---- cuBLAS ---- */
+/* ---- cuBLASLt ---- */
 
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
-                            int k, const void *alpha, const void *a, cudaDataType_t at, int lda,
-                            const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
-                            cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t)
+struct emu_faults emu_faults;
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t bytes)
 {
-    emu_count.products++;
-    emu_count.after_down++;
+    void *to = what == CUBLASLT_MATMUL_DESC_TRANSA     ? (void *)&d->turned
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&d->end
+                                                       : (void *)&d->bias;
+
+    if (bytes != (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
+        bug("an attribute of another size");
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void *value, size_t bytes)
+{
+    void *to = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES     ? (void *)&p->workspace
+               : what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? (void *)&p->schemes
+                                                                    : (void *)&p->align[what - 5];
+
+    if (bytes != (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : 4))
+        bug("an attribute of another size");
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool fits(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+{
+    return op->turned == CUBLAS_OP_T && a->type == b->type && a->rows == b->rows &&
+           a->cols == d->rows && b->cols == d->cols && c->rows == d->rows && c->cols == d->cols &&
+           c->type == CUDA_R_32F && d->type == CUDA_R_32F && a->ld >= (int64_t)a->rows &&
+           b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows && d->ld >= (int64_t)d->rows &&
+           (op->end == CUBLASLT_EPILOGUE_BIAS) == (op->bias != NULL);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t p, int most,
+                                              cublasLtMatmulHeuristicResult_t *r, int *n)
+{
+    bool cut = p->schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
+
+    emu_count.questions++;
+    *n = 0;
+    if (emu_faults.no_product || (emu_faults.no_bias && op->bias))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (most < 1 || !fits(op, a, b, c, d) || p->workspace < 4096)
+        bug("a product that nobody asked for");
+    r[(*n)++] = {{!cut          ? 1u
+                  : b->cols < 4 ? 4u
+                  : b->cols < 9 ? 2u
+                                : 1u},
+                 4096,
+                 CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *r)
+{
+    if (!fits(op, a, b, c, d))
+        bug("a product that nobody asked for");
+    *r = {*algo, 4096, CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* A part's sum is rounded before the next one's is added. */
+static float product(cublasLtMatrixLayout_t la, const void *a, cublasLtMatrixLayout_t lb,
+                     const void *b, int64_t i, int64_t j, uint64_t parts)
+{
+    uint64_t each = (la->rows + parts - 1) / parts;
+    float all = 0;
+
+    for (uint64_t l0 = 0; l0 < la->rows; l0 += each) {
+        float sum = 0;
+
+        for (uint64_t l = l0; l < l0 + each && l < la->rows; l++)
+            sum += number(a, la->type, i * la->ld + (int64_t)l) *
+                   number(b, lb->type, j * lb->ld + (int64_t)l);
+        all += sum;
+    }
+    return all;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t la, const void *b,
+                              cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                              cudaStream_t)
+{
     float by = *(const float *)alpha, keep = *(const float *)beta;
 
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < m; i++) {
-            float *to = (float *)c + j * ldc + i, sum = 0;
+    if (!fits(op, la, lb, lc, ld) || (c == d && lc->ld != ld->ld) || !workspace || bytes < 4096)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    emu_count.products++;
+    emu_count.after_down++;
+    for (int64_t j = 0; j < (int64_t)ld->cols; j++)
+        for (int64_t i = 0; i < (int64_t)ld->rows; i++) {
+            float v = by * product(la, a, lb, b, i, j, algo->parts);
 
-            for (int64_t l = 0; l < k; l++)
-                sum += number(a, at, i * lda + l) * number(b, bt, j * ldb + l);
-            *to = keep == 0 ? by * sum : by * sum + keep * *to;
+            v = keep == 0 ? v : v + keep * ((const float *)c)[j * lc->ld + i];
+            ((float *)d)[j * ld->ld + i] = op->bias ? v + op->bias[i] : v;
         }
     return CUBLAS_STATUS_SUCCESS;
 }

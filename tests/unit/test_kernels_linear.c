@@ -315,13 +315,54 @@ static void test_cublas(void **state)
     }
     be->ops->free(be);
 }
+
+/* Not exact, and yet: rows are what they are alone, whichever stand beside them and wherever. */
+static void test_deterministic(void **state)
+{
+    enum { N = 40, CUTS = 12 };
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "deterministic", NULL), 0);
+    for (int i = 0; i < 18; i++) {
+        int in = rnd_int(1, 700), out = rnd_int(1, 60);
+        float *x = rnd_floats((size_t)N * (size_t)in), *want, *got;
+        struct field fx = field_new(be, N, in, x), all = field_new(be, N, out, NULL);
+        struct weight w = weight_new(be, (enum mt_dtype)(i % 3), out, in);
+        struct weight bias = weight_new(be, MT_F32, 1, out);
+        const struct mt_mat *b = rnd_int(0, 1) ? bias.m : NULL;
+        enum mt_act act = (enum mt_act)rnd_int(0, 4);
+
+        want = malloc((size_t)N * (size_t)out * sizeof(*want));
+        got = malloc((size_t)N * (size_t)out * sizeof(*got));
+        be->ops->linear(be, all.v, fx.v, w.m, b, act, MT_NO_ROWS, N);
+        be->ops->rows_get(be, want, all.v, N);
+        for (int k = 0; k < CUTS; k++) {
+            int n = rnd_int(1, k % 2 ? N : 3), first = rnd_int(0, N - n);
+
+            be->ops->linear(be, mt_rows_from(all.v, first), mt_rows_from(fx.v, first), w.m, b, act,
+                            MT_NO_ROWS, n);
+            be->ops->rows_get(be, got, mt_rows_from(all.v, first), n);
+            assert_memory_equal(got, want + (ptrdiff_t)first * out,
+                                (size_t)n * (size_t)out * sizeof(*got));
+        }
+        weight_free(be, &w);
+        weight_free(be, &bias);
+        field_free(be, &fx);
+        field_free(be, &all);
+        free(x);
+        free(want);
+        free(got);
+    }
+    be->ops->free(be);
+}
 #endif
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifdef TEST_CUDA
-        cmocka_unit_test(test_cublas),
+        cmocka_unit_test(test_cublas),       cmocka_unit_test(test_deterministic),
 #endif
         cmocka_unit_test(test_shapes),       cmocka_unit_test(test_bits),
         cmocka_unit_test(test_bits_columns), cmocka_unit_test(test_exact_integers),
