@@ -237,6 +237,7 @@ static void cuda_free(struct mt_backend *be)
     cudaFree(c->ring_dev);
     cudaFree(c->cast);
     cudaFree(c->between);
+    cudaFree(c->decoded);
     cudaFree(c->parts);
     if (c->stream)
         cudaStreamDestroy(c->stream);

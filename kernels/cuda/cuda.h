@@ -128,6 +128,9 @@ struct mt_cuda {
     /* experts' gated rows: of one call at a time, as large as the largest */
     void *between;
     size_t between_bytes;
+    /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
+    void *decoded;
+    size_t decoded_bytes;
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;

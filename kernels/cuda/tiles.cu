@@ -30,20 +30,16 @@ template <int TYPE, int M, int N, int SPLIT, int NT> struct tiling {
     static constexpr int scales = TYPE == MT_Q8_APART ? 4 : TYPE == MT_Q4_K ? 16 : 0;
     static constexpr int x_at = cols * (numbers + scales), part = x_at + rows * STEP_BYTES;
     static constexpr int stage = SPLIT * part;
-    /* copies whose addresses are worked out at once: registers are few in wide tiles */
-    static constexpr int ahead = NT > 2 ? 1 : 4;
     static constexpr int fit = ((N > 1 ? 96 : 72) << 10) / stage;
     static constexpr int stages = fit < 2 ? 2 : fit > 8 ? 8 : fit;
-    static constexpr int shared = rows * (int)sizeof(int64_t) + stages * stage;
+    static constexpr int shared = (cols + rows) * 8 + stages * stage;
     static_assert((split - 1) * m * n * 2 * nt * 128 * 4 <= stages * stage, "room for sums");
 };
 
-/* The tile of this block. */
-struct work {
-    struct mt_tile tile;
-    int col0;
-    const unsigned char *w, *u;
-    int64_t row_bytes;
+/* Where each row of a tile begins, of W (or U) and of x; NULL: there is none. In shared memory. */
+template <class T> struct begins {
+    const unsigned char *w[T::cols];
+    const uint16_t *x[T::rows];
 };
 
 /* Row r of a stage's weights: of a warp's 32 the upper 16 are U's columns where there is one. */
@@ -58,62 +54,71 @@ template <int TYPE> MT_DEV int word_of(int r, int w)
     return TYPE == MT_Q8_APART ? w ^ (r >> 1 & 1) << 1 : w ^ (r & 1) << 2;
 }
 
-/* Stage `step` on its way. at: the element of x that each row of the tile begins with. */
-template <class T>
-MT_DEV void fetch(char *stage, const struct mt_product &p, const struct work &s, const int64_t *at,
-                  int step)
+/*
+ * f(part, row, word) for each of WORDS words of ROWS rows of SPLIT parts, by all threads. What
+ * changes from one copy of a thread to its next is known to the compiler, but for many parts of few
+ * words.
+ */
+template <int WORDS, int ROWS, int SPLIT, int THREADS, class F> MT_DEV void each_word(F f)
 {
-    const int words = T::numbers / 16, many = words + (T::type == MT_Q4_K);
-    const bool gated = p.gated;
+    const int all = WORDS * ROWS;
+    int i = (int)threadIdx.x;
 
-#pragma unroll(T::ahead)
-    for (int i0 = 0; i0 < T::split * T::cols * many; i0 += T::threads) {
-        int i = i0 + (int)threadIdx.x, w = i % many, r = i / many % T::cols,
-            part = i / many / T::cols;
-        int j = step * T::split + part, o = s.col0 + column_of(gated, r);
-        const unsigned char *from = gated && r & 16 ? s.u : s.w;
-        char *to = stage + part * T::part;
-        bool there = o < p.cols && j * STEP + (T::blocks ? 0 : 8 * w) < p.k;
+    static_assert(THREADS % all == 0 || all % THREADS == 0, "whole rounds");
+#pragma unroll
+    for (int i0 = 0; i0 < SPLIT * all; i0 += THREADS) {
+        int part = i0 / all + (THREADS > all ? i / all : 0);
 
-        if (T::split * T::cols * many % T::threads && part >= T::split)
-            break;
-        if (there)
-            from += o * s.row_bytes;
-        if (T::type == MT_Q8_APART) {
-            from += there ? j / 4 * 272 + j % 4 * 64 + 16 * w : 0;
-            to += r * 64 + 16 * word_of<T::type>(r, w);
-        } else if (T::type == MT_Q4_K) {
-            from += there ? j / 4 * 144 + (w < 2 ? 16 + j % 4 * 32 + 16 * w : 0) : 0;
-            to += w < 2 ? r * 32 + 16 * w : T::cols * 32 + r * 16;
-        } else {
-            from += there ? (int64_t)j * STEP_BYTES + 16 * w : 0;
-            to += r * STEP_BYTES + 16 * word_of<T::type>(r, w);
-        }
-        dev_copy16(to, from, there);
+        if (THREADS <= all)
+            f(part, i / WORDS + i0 % all / WORDS, i % WORDS);
+        else if (part < SPLIT)
+            f(part, i / WORDS % ROWS, i % WORDS);
     }
-    if (T::type == MT_Q8_APART)
-        for (int i = (int)threadIdx.x; i < T::split * T::cols; i += T::threads) {
-            int r = i % T::cols, part = i / T::cols, j = step * T::split + part;
-            int o = s.col0 + column_of(gated, r);
-            bool there = o < p.cols && j * STEP < p.k;
+}
 
-            dev_copy4(stage + part * T::part + T::cols * 64 + r * 4,
-                      (gated && r & 16 ? s.u : s.w) +
-                          (there ? o * s.row_bytes + j / 4 * 272 + 256 + j % 4 * 4 : 0),
-                      there);
-        }
-    const int have = (s.tile.n + 7) / 8 * 8;
-#pragma unroll(T::ahead)
-    for (int i0 = 0; i0 < T::split * T::rows * 8; i0 += T::threads) {
-        int i = i0 + (int)threadIdx.x, w = i % 8, r = i / 8 % T::rows, part = i / 8 / T::rows;
-        int k = (step * T::split + part) * STEP + 8 * w;
-        bool there = r < s.tile.n && k < p.k;
+/* Stage `step` on its way; rows of x: so many there are, by eights. */
+template <class T>
+MT_DEV void fetch(char *stage, const struct begins<T> &at, int k, int step, int rows)
+{
+    const int type = T::type, cols = T::cols, split = T::split, threads = T::threads;
 
-        if (r < have)
+    each_word<T::numbers / 16, cols, split, threads>([&](int part, int r, int w) {
+        int j = step * split + part;
+        int off = type == MT_Q8_APART ? j / 4 * 272 + j % 4 * 64
+                  : type == MT_Q4_K   ? j / 4 * 144 + j % 4 * 32 + 16
+                                      : j * STEP_BYTES;
+        const unsigned char *from = at.w[r];
+        bool there = from && j * STEP + (T::blocks ? 0 : 8 * w) < k;
+
+        dev_copy16(stage + part * T::part + r * T::numbers +
+                       16 * (type == MT_Q4_K ? w : word_of<type>(r, w)),
+                   there ? from + off + 16 * w : (const unsigned char *)at.x[0], there);
+    });
+    if (T::blocks)
+        each_word<1, cols, split, threads>([&](int part, int r, int) {
+            int j = step * split + part;
+            const unsigned char *from = at.w[r];
+            bool there = from && j * STEP < k;
+            char *to = stage + part * T::part + cols * T::numbers + r * T::scales;
+
+            from = there
+                       ? from + (type == MT_Q8_APART ? j / 4 * 272 + 256 + j % 4 * 4 : j / 4 * 144)
+                       : (const unsigned char *)at.x[0];
+            if (type == MT_Q8_APART)
+                dev_copy4(to, from, there);
+            else
+                dev_copy16(to, from, there);
+        });
+    each_word<8, T::rows, split, threads>([&](int part, int r, int w) {
+        int e = (step * split + part) * STEP + 8 * w;
+        const uint16_t *from = at.x[r];
+        bool there = from && e < k;
+
+        if (r < rows)
             dev_copy16(stage + part * T::part + T::x_at + r * STEP_BYTES +
                            16 * word_of<MT_BF16>(r, w),
-                       p.x + (there ? at[r] + k : 0), there);
-    }
+                       there ? from + e : at.x[0], there);
+    });
 }
 
 /* ---- weights as operands ---- */
@@ -125,28 +130,30 @@ MT_DEV unsigned nibbles(unsigned v, int n, bool upper)
     return dev_bf16_fma(dev_and_or(v, 0x000f000f, 0x43004300), 0x3f803f80, 0xc300c300);
 }
 
-/* Elements 8t.. of half c of the 64 of a row: four words of two. */
-template <int TYPE> MT_DEV void operand(unsigned *a, const char *w, int r, int c)
+/*
+ * Elements 8t.. of half c of the 64 of a row: four words of two. row: the row of a stage's weights,
+ * whose number is g, or that and a multiple of 8.
+ */
+template <int TYPE> MT_DEV void operand(unsigned *a, const char *row, int c)
 {
-    int t = (int)dev_lane() % 4;
+    int g = (int)dev_lane() / 4, t = (int)dev_lane() % 4;
 
     if (TYPE == MT_Q8_APART) {
-        const uint2 v =
-            *(const uint2 *)(w + r * 64 + 16 * word_of<TYPE>(r, 2 * c + t / 2) + 8 * (t % 2));
+        const uint2 v = *(const uint2 *)(row + 16 * word_of<TYPE>(g, 2 * c + t / 2) + 8 * (t % 2));
 
         a[0] = dev_bytes<MT_INT8>(v.x, 0, v.x, 1);
         a[1] = dev_bytes<MT_INT8>(v.x, 2, v.x, 3);
         a[2] = dev_bytes<MT_INT8>(v.y, 0, v.y, 1);
         a[3] = dev_bytes<MT_INT8>(v.y, 2, v.y, 3);
     } else if (TYPE == MT_Q4_K) {
-        const uint2 v = *(const uint2 *)(w + r * 32 + 8 * t);
+        const uint2 v = *(const uint2 *)(row + 8 * t);
 
         a[0] = nibbles(v.x, 0, c);
         a[1] = nibbles(v.x, 2, c);
         a[2] = nibbles(v.y, 0, c);
         a[3] = nibbles(v.y, 2, c);
     } else {
-        const uint4 v = *(const uint4 *)(w + r * STEP_BYTES + 16 * word_of<TYPE>(r, 4 * c + t));
+        const uint4 v = *(const uint4 *)(row + 16 * word_of<TYPE>(g, 4 * c + t));
 
         a[0] = v.x;
         a[1] = v.y;
@@ -194,6 +201,7 @@ MT_DEV void multiply(float (*sum)[T::nt][4], const char *part, int r, int x0, in
 {
     const bool bf16 = T::type != MT_F16;
     int lane = (int)dev_lane(), g = lane / 4, t = lane % 4;
+    const char *w = part + (r + g) * T::numbers, *x = part + T::x_at + (x0 + g) * STEP_BYTES;
     struct scales s[2];
 
 #pragma unroll
@@ -209,7 +217,7 @@ MT_DEV void multiply(float (*sum)[T::nt][4], const char *part, int r, int x0, in
             for (int h = 0; h < 2; h++) {
                 unsigned v[4];
 
-                operand<T::type>(v, part, r + 16 * m + g + 8 * h, c);
+                operand<T::type>(v, w + (16 * m + 8 * h) * T::numbers, c);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     a[m][i / 2][h + i % 2 * 2] = v[i];
@@ -218,9 +226,8 @@ MT_DEV void multiply(float (*sum)[T::nt][4], const char *part, int r, int x0, in
         for (int n = 0; n < T::nt; n++) {
             if (n >= tiles)
                 break;
-            int row = x0 + 8 * n + g;
-            const uint4 b = *(const uint4 *)(part + T::x_at + row * STEP_BYTES +
-                                             16 * word_of<MT_BF16>(row, 4 * c + t));
+            const uint4 b =
+                *(const uint4 *)(x + 8 * n * STEP_BYTES + 16 * word_of<MT_BF16>(g, 4 * c + t));
             float ones[4] = {};
 
             if (T::type == MT_Q4_K) {
@@ -278,35 +285,36 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
 {
     MT_SHARED_BYTES(bytes);
     const bool gated = p.gated;
-    int64_t *at = (int64_t *)bytes;
-    char *stages = bytes + T::rows * sizeof(*at);
+    struct begins<T> &at = *(struct begins<T> *)bytes;
+    char *stages = bytes + sizeof(at);
     int tiles = p.tiles ? *p.tiles : p.most, warp = (int)threadIdx.x / 32;
     int part = warp / (T::m * T::n), r = warp % T::m * 32, x0 = warp / T::m % T::n * 8 * T::nt;
-    struct work s;
     float sum[2][T::nt][4] = {};
 
     if (tiles < 1)
         return;
-    s.col0 = (int)(blockIdx.x / (unsigned)tiles) * columns<T>(p);
-    if (s.col0 >= p.cols)
+    const int col0 = (int)(blockIdx.x / (unsigned)tiles) * columns<T>(p);
+    if (col0 >= p.cols)
         return;
-    int z = (int)(blockIdx.x % (unsigned)tiles);
-    s.tile = {0, z * T::rows, p.n - z * T::rows < T::rows ? p.n - z * T::rows : T::rows};
-    if (p.tile)
-        s.tile = p.tile[z];
-    const struct mt_dmat w = p.w ? p.w[s.tile.matrix] : p.one;
-    s.w = w.data;
-    s.u = gated ? p.up[s.tile.matrix].data : NULL;
-    s.row_bytes = w.row_bytes;
-    for (int i = (int)threadIdx.x; i < s.tile.n; i += T::threads)
-        at[i] = (int64_t)(p.row ? p.row[s.tile.row + i] : s.tile.row + i) * p.k;
+    const int z = (int)(blockIdx.x % (unsigned)tiles), left = p.n - z * T::rows;
+    const struct mt_tile tile = p.tile ? p.tile[z] : mt_tile{0, z * T::rows, left};
+    const int rows = tile.n < T::rows ? tile.n : T::rows, eights = (rows + 7) / 8 * 8;
+    for (int i = (int)threadIdx.x; i < T::cols; i += T::threads) {
+        int col = col0 + column_of(gated, i);
+        const struct mt_dmat &w = p.w ? (gated && i & 16 ? p.up : p.w)[tile.matrix] : p.one;
+
+        at.w[i] = col < p.cols ? w.data + col * w.row_bytes : NULL;
+    }
+    for (int i = (int)threadIdx.x; i < T::rows; i += T::threads)
+        at.x[i] =
+            i < rows ? p.x + (int64_t)(p.row ? p.row[tile.row + i] : tile.row + i) * p.k : NULL;
     __syncthreads();
 
     const int steps = (p.k + STEP * T::split - 1) / (STEP * T::split);
-    const int mine = (s.tile.n - x0 + 7) / 8, have = mine < T::nt ? mine : T::nt;
+    const int mine = (rows - x0 + 7) / 8, have = mine < T::nt ? mine : T::nt;
     for (int i = 0; i < T::stages - 1; i++) {
         if (i < steps)
-            fetch<T>(stages + i * T::stage, p, s, at, i);
+            fetch<T>(stages + i * T::stage, at, p.k, i, eights);
         dev_copy_group();
     }
     for (int i = 0; i < steps; i++) {
@@ -315,7 +323,7 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
         dev_copy_wait<T::stages - 2>();
         __syncthreads(); /* what all have copied is there, and the stage before has been used */
         if (next < steps)
-            fetch<T>(stages + next % T::stages * T::stage, p, s, at, next);
+            fetch<T>(stages + next % T::stages * T::stage, at, p.k, next, eights);
         dev_copy_group();
         multiply<T>(sum, stages + i % T::stages * T::stage + part * T::part, r, x0, have,
                     i * T::split + part);
@@ -329,23 +337,22 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
     for (int n = 0; n < T::nt; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int row = x0 + 8 * n + 2 * t + i % 2,
-                col = s.col0 + column_of(gated, r) + g + i / 2 * 8;
+            int row = x0 + 8 * n + 2 * t + i % 2, col = col0 + column_of(gated, r) + g + i / 2 * 8;
 
-            if (row >= s.tile.n)
+            if (row >= rows)
                 continue;
             if (gated) {
                 float v = sum[0][n][i], h = v / (1 + expf(-v)) * sum[1][n][i];
 
                 if (col < p.cols)
-                    p.gated[(int64_t)(s.tile.row + row) * p.cols + col] =
+                    p.gated[(int64_t)(tile.row + row) * p.cols + col] =
                         p.bf16 ? dev_to_bf16(h) : dev_to_f16(h);
                 continue;
             }
 #pragma unroll
             for (int m = 0; m < 2; m++)
                 if (col + 16 * m < p.cols)
-                    finish(p.out, p.end, s.tile.row + row, col + 16 * m, sum[m][n][i]);
+                    finish(p.out, p.end, tile.row + row, col + 16 * m, sum[m][n][i]);
         }
 }
 
