@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos tests/soak tests/systemd packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))

@@ -142,6 +142,12 @@ enum mt_see {
 };
 
 /*
+ * Attention takes tokens together in units of so many, from a multiple of it in a block on: what it
+ * sums, and in which order, does not depend on the size of blocks that are multiples of it.
+ */
+enum { MT_KV_UNIT = 16 };
+
+/*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
@@ -506,7 +512,9 @@ struct mt_backend {
 };
 
 /*
- * By the name that --backend takes: "cpu", or "cuda", "cuda:exact,device=N": the plugin
+ * By the name that --backend takes: "cpu"; "cpu:exact", where weights in blocks meet activations as
+ * they are (else the tiers from AVX2 on round these to 8 bits); or "cuda", "cuda:exact,device=N":
+ * the plugin
  * libmetronome-cuda.so beside the program or in ../lib/metronome, or the file that MT_CUDA_PLUGIN
  * names. threads as in mt_backend_cpu. -ENOTSUP for another word and without the plugin, -ENODEV
  * when it can't be used here.

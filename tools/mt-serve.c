@@ -62,9 +62,10 @@ static const struct argp_option options[] = {
      "call over standard input and output)",
      1},
     {"tcp", OPT_TCP, "LIST", 0,
-     "What clients over TCP may do: connections=N at a time (default --max-sessions), opens=R new "
-     "ones a second (20), rate=X times as fast as it runs may audio come (16), idle=D (60s), "
-     "control: not only call",
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), "
+     "per-address=N "
+     "of them from one address (any), opens=R new ones a second (20), rate=X times as fast as it "
+     "runs may audio come (16), idle=D (60s), control: not only call",
      1},
     {"listen-public", OPT_LISTEN_PUBLIC, 0, 0,
      "Allow -s tcp:… at addresses that other machines reach; there is no encryption", 1},
@@ -118,7 +119,8 @@ static const struct argp_option options[] = {
     {"threads", OPT_THREADS, "N", 0,
      "Threads that compute (default 0: as many as there are processors)", 0},
     {"backend", OPT_BACKEND, "NAME", 0,
-     "What computes: cpu (default), cuda[:exact,device=N], or nothing, in a given time: "
+     "What computes: cpu[:exact] (default cpu), cuda[:exact,device=N], or nothing, in a "
+     "given time: "
      "cost:a=D,b=D[,…]",
      0},
     {"deterministic", OPT_DETERMINISTIC, 0, 0,
@@ -555,6 +557,7 @@ static int serve(struct serve *s)
     struct mt_server_opts so = {.fds = s->a->fds,
                                 .n_fds = s->a->n_fds,
                                 .tcp = s->a->tcp,
+                                .public = s->a->public,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,

@@ -95,6 +95,17 @@ static void cpu_free(struct mt_backend *be)
 
 static const char *const backend_name[] = {"cpu-scalar",   "cpu-base",   "cpu-avx2",
                                            "cpu-avx2vnni", "cpu-avx512", "cpu-avx512vnni"};
+static const char *const exact_name[] = {"cpu-scalar-exact", "cpu-base-exact",
+                                         "cpu-avx2-exact",   "cpu-avx2vnni-exact",
+                                         "cpu-avx512-exact", "cpu-avx512vnni-exact"};
+
+void mt_cpu_exact(struct mt_backend *be, enum mt_cpu_tier tier)
+{
+    struct mt_cpu *c = cpu_of(be);
+
+    c->ops.name = exact_name[tier];
+    c->packs = false;
+}
 
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e)
 {

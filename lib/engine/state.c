@@ -8,6 +8,7 @@
  */
 #include "engine/session.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
@@ -18,6 +19,9 @@
 #define SYSTEM_MAX ((size_t)1 << 20)
 #define TOKENS_MAX (INT64_C(1) << 44)
 #define FRAMES_MAX (INT64_C(1) << 44)
+#define UNIT       "16" /* MT_KV_UNIT, for people */
+
+static_assert(MT_KV_UNIT == 16, "UNIT says so");
 
 /* ---- what it was opened with ---- */
 
@@ -34,6 +38,8 @@ static void visit_shape(const struct mt_engine *eng, struct mt_state_io *io)
     mt_state_same(io, "--mode (0: turn, 1: free)", (int64_t)o->mode);
     mt_state_same(io, "--kv (0: unbounded, 1: a window)", o->policy.bounded);
     mt_state_same(io, "--rope (0: cache, 1: absolute)", o->policy.rope_absolute);
+    mt_state_same(io, "--block (" UNIT ": any multiple of it)",
+                  o->block_tokens % MT_KV_UNIT ? o->block_tokens : MT_KV_UNIT);
 }
 
 struct origin {

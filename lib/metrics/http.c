@@ -70,7 +70,7 @@ static enum MHD_Result say_health(struct mt_metrics_server *s, struct MHD_Connec
     const char *word;
     char line[80];
 
-    mt_wire_meter_read(s->meter, &st);
+    mt_wire_meter_read(s->meter, now, &st);
     word = judge(&st, now);
     if (!strcmp(mt_health_alive(&st, now), "stalled"))
         snprintf(line, sizeof(line), "stalled %lld ms\n",
@@ -84,12 +84,13 @@ static enum MHD_Result say_metrics(struct mt_metrics_server *s, struct MHD_Conne
 {
     enum mt_metrics_format format = mt_metrics_accepted(
         MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT));
+    struct mt_clock clock = mt_clock_real();
     struct mt_metrics_outlook o;
     struct mt_wire_state st;
     size_t n = 0;
     char *text;
 
-    mt_wire_meter_read(s->meter, &st);
+    mt_wire_meter_read(s->meter, clock.now_ns(&clock), &st);
     mt_metrics_watch_outlook(s->watch, &o);
     text = mt_metrics_write(&s->facts, &st, &o, format, &n);
     return answer(c, MHD_HTTP_OK, mt_metrics_content_type(format), text, n, MHD_RESPMEM_MUST_FREE);
@@ -146,9 +147,11 @@ static void *run(void *arg)
         MHD_UNSIGNED_LONG_LONG theirs;
 
         if (wait_ms <= 0) {
-            mt_wire_meter_read(s->meter, &st);
+            int64_t now = clock.now_ns(&clock);
+
+            mt_wire_meter_read(s->meter, now, &st);
             mt_metrics_watch_look(s->watch, &st);
-            next = clock.now_ns(&clock) + look_ms(s) * MT_NS_PER_MS;
+            next = now + look_ms(s) * MT_NS_PER_MS;
             wait_ms = look_ms(s);
         }
         if (MHD_get_timeout(s->daemon, &theirs) == MHD_YES && theirs < (uint64_t)wait_ms)

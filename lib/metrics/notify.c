@@ -95,7 +95,7 @@ static void look(struct mt_notifier *n, int64_t now)
 {
     struct mt_wire_state s;
 
-    mt_wire_meter_read(n->meter, &s);
+    mt_wire_meter_read(n->meter, now, &s);
     mt_metrics_watch_look(n->watch, &s);
     if (!n->ready && s.warm) {
         mt_service_notify("READY=1");

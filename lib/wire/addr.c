@@ -217,6 +217,26 @@ int mt_addr_connect(const struct mt_addr *a, int64_t until_ns, int *which)
     return rc;
 }
 
+void mt_addr_peer(int fd, unsigned char out[MT_ADDR_PEER])
+{
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof(a);
+
+    memset(out, 0, MT_ADDR_PEER);
+    if (getpeername(fd, (struct sockaddr *)&a, &n) < 0)
+        return;
+    if (a.ss_family == AF_INET) {
+        memcpy(out + 12, &((const struct sockaddr_in *)&a)->sin_addr, 4);
+    } else if (a.ss_family == AF_INET6) {
+        const struct in6_addr *v6 = &((const struct sockaddr_in6 *)&a)->sin6_addr;
+
+        if (IN6_IS_ADDR_V4MAPPED(v6))
+            memcpy(out + 12, v6->s6_addr + 12, 4);
+        else
+            memcpy(out, v6->s6_addr, 8);
+    }
+}
+
 void mt_addr_tune(int fd)
 {
     static const struct {

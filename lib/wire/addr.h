@@ -46,6 +46,13 @@ int mt_addr_dial(const struct mt_addr_one *to);
 int mt_addr_connect(const struct mt_addr *a, int64_t until_ns, int *which);
 /* Until fd has one of poll's events: 0, -ETIMEDOUT or -EINTR. */
 int mt_addr_wait(int fd, short events, int64_t until_ns);
+/*
+ * Who is at the other end of a connection over TCP, as far as it tells callers apart: a V4 address,
+ * or the first half of a V6 one, all of whose second half one host may have. Zeros if that can't be
+ * told.
+ */
+enum { MT_ADDR_PEER = 16 };
+void mt_addr_peer(int fd, unsigned char out[MT_ADDR_PEER]);
 /* Small lines go at once, and a peer that vanished is found out within half a minute. */
 void mt_addr_tune(int fd);
 

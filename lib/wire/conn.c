@@ -517,6 +517,22 @@ static enum mt_refusal barred(struct mt_server *s, const struct mt_door *d)
     return s->n_tcp < most ? MT_REFUSALS : MT_REFUSED_LIMIT;
 }
 
+/* Has its address as many connections as one may have, it included? */
+static bool crowded(const struct mt_conn *c)
+{
+    const struct mt_server *s = c->s;
+    int most = s->opts->tcp.per_address, n = 0;
+
+    if (!c->tcp || most == 0)
+        return false;
+    for (int i = 0; i < s->slots; i++) {
+        const struct mt_conn *o = s->conns[i];
+
+        n += o && o->tcp && !o->closing && !memcmp(o->peer, c->peer, sizeof(o->peer));
+    }
+    return n > most;
+}
+
 static void turn_away(struct mt_conn *c, enum mt_refusal why)
 {
     struct mt_server *s = c->s;
@@ -563,8 +579,14 @@ void mt_conn_accept(struct mt_door *d)
         conn_close(c);
         return;
     }
-    if (c->tcp && uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0)
+    if (c->tcp && uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0) {
         mt_addr_tune(fd);
+        mt_addr_peer(fd, c->peer);
+    }
+    if (c->slot >= 0 && crowded(c)) {
+        s->conns[c->slot] = NULL;
+        c->slot = -1;
+    }
     mt_server_note(s, MT_DEBUG, "connection %llu: opened", (unsigned long long)c->id);
     regulate(c);
     if (c->slot >= 0)

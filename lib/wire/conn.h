@@ -4,6 +4,7 @@
 #ifndef MT_WIRE_CONN_H
 #define MT_WIRE_CONN_H
 
+#include "wire/addr.h"
 #include "wire/server.h"
 
 /* Unaccepted bytes at which a connection is no longer read; a live session has more. */
@@ -21,11 +22,12 @@ struct mt_conn {
     int slot; /* -1: above the limit */
     uint64_t id;
     enum role role;
-    bool tcp;                   /* then it has limits: */
-    double rate, burst;         /* bytes a second of a call, and at once; 0: any */
-    double flood;               /* bytes that came before their time … */
-    int64_t flood_ns, heard_ns; /* … as of then; when anything came last */
-    bool said;                  /* the first object is on its way */
+    bool tcp;                         /* then it has limits, and … */
+    unsigned char peer[MT_ADDR_PEER]; /* … is of this address */
+    double rate, burst;               /* bytes a second of a call, and at once; 0: any */
+    double flood;                     /* bytes that came before their time … */
+    int64_t flood_ns, heard_ns;       /* … as of then; when anything came last */
+    bool said;                        /* the first object is on its way */
     bool watching;
     bool reading, eof;
     bool ended;           /* a session's "end" came */

@@ -235,9 +235,8 @@ void mt_meter_capped(struct mt_wire_meter *m, json_t *request, int cap)
 
 /* ---- anybody ---- */
 
-void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out)
+void mt_wire_meter_read(struct mt_wire_meter *m, int64_t now_ns, struct mt_wire_state *out)
 {
-    struct mt_clock clock = mt_clock_real();
     double age_s;
 
     pthread_mutex_lock(&m->lock);
@@ -248,7 +247,7 @@ void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out)
     pthread_mutex_unlock(&m->lock);
     if (out->since_ns == 0)
         return;
-    age_s = (double)(clock.now_ns(&clock) - out->beat_ns) / 1e9;
+    age_s = (double)(now_ns - out->beat_ns) / 1e9;
     age_s = age_s > 0 ? age_s : 0;
     out->status.t_s += age_s;
     if (out->status.pending > 0) /* a thread that is stuck in a tick can't hide it */

@@ -136,11 +136,11 @@ static int hear_call(struct mt_conn *c, json_t *msg, const char *type)
 static void say_status(struct mt_conn *c)
 {
     struct mt_worker *w = &c->s->worker;
+    int64_t now = (int64_t)uv_hrtime();
     struct mt_wire_state st;
 
-    mt_wire_meter_read(w->meter, &st);
-    mt_conn_say(c, mt_wire_status_json(!c->said, &st.status,
-                                       mt_health_ready(&st, (int64_t)uv_hrtime()), w->eng));
+    mt_wire_meter_read(w->meter, now, &st);
+    mt_conn_say(c, mt_wire_status_json(!c->said, &st.status, mt_health_ready(&st, now), w->eng));
 }
 
 static void on_period(uv_timer_t *t)

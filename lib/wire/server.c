@@ -3,6 +3,7 @@
  * signals and the engine's outbox. It never waits for the engine and the engine never waits for a
  * client.
  */
+#include "wire/callfile.h"
 #include "wire/store.h"
 
 #include <errno.h>
@@ -244,9 +245,15 @@ static int make_doors(struct mt_server *s, struct mt_err *e)
 
     for (int i = 0; i < o->n_fds && s->n_doors < MT_DOORS; i++)
         mt_listen_adopt(&s->doors[s->n_doors++].listener, o->fds[i]);
-    for (int i = 0; i < MT_DOORS && o->where[i] && s->n_doors < MT_DOORS && !rc; i++)
-        if ((rc = mt_listen(&s->doors[s->n_doors].listener, o->where[i], e)) == 0)
-            s->n_doors++;
+    for (int i = 0; i < MT_DOORS && o->where[i] && s->n_doors < MT_DOORS && !rc; i++) {
+        struct mt_listener *l = &s->doors[s->n_doors].listener;
+
+        if ((rc = mt_listen(l, o->where[i], e)) < 0)
+            continue;
+        s->n_doors++;
+        if (!o->public && mt_wire_public_fd(l->fd))
+            rc = mt_err_set(e, -EINVAL, "%s: other machines can reach %s", o->where[i], l->where);
+    }
     for (int i = 0; i < s->n_doors; i++) {
         s->doors[i].s = s;
         s->doors[i].tcp = mt_wire_is_tcp(s->doors[i].listener.where);
@@ -282,8 +289,14 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     s->worker.fault = o->fault;
     s->worker.meter = o->meter;
     s->call_bytes = most_saved(eng);
-    if (o->save_dir)
+    if (o->save_dir) {
+        int swept = mt_callfile_sweep(o->save_dir);
+
         s->worker.identity = mt_model_identity(m);
+        if (swept > 0)
+            mt_server_note(s, MT_WARN, "%s: %d unfinished files of a server that died are removed",
+                           o->save_dir, swept);
+    }
     if (!mt_wire_hub_of(eng)) {
         free(s);
         return mt_err_set(e, -EINVAL, "the engine's events are not the hub's");

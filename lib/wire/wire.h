@@ -155,8 +155,8 @@ struct mt_wire_state {
 struct mt_wire_meter;
 int mt_wire_meter_new(struct mt_wire_meter **out);
 void mt_wire_meter_free(struct mt_wire_meter **m);
-/* As it is now: what waits has aged since the copy was made. */
-void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out);
+/* As it is at now_ns of the engine's clock: what waits has aged since the copy was made. */
+void mt_wire_meter_read(struct mt_wire_meter *m, int64_t now_ns, struct mt_wire_state *out);
 
 /*
  * One word for a state. Alive is a loop that came round within MT_HEALTH_FRAMES frames (and a
@@ -195,6 +195,7 @@ bool mt_wire_public_fd(int fd);
 /* What clients over TCP may do; those of a Unix socket are its owner's. */
 struct mt_wire_tcp {
     int connections;    /* at a time, 0: as many as there may be sessions */
+    int per_address;    /* of these from one address, 0: any; a V6 one counts by its first half */
     double opens_per_s; /* new ones, after a burst of MT_TCP_BURST seconds' worth; 0: any number */
     double audio_rate;  /* times as fast as it runs may audio come, after MT_TCP_BURST … of it */
     int64_t idle_ns;    /* without a word a caller is gone; 0: never */
@@ -202,7 +203,7 @@ struct mt_wire_tcp {
 };
 enum { MT_TCP_BURST = 30 };
 void mt_wire_tcp_defaults(struct mt_wire_tcp *t);
-/* "connections=N,opens=R,rate=X,idle=D,control"; -EINVAL with what was expected. */
+/* "connections=N,per-address=N,opens=R,rate=X,idle=D,control"; -EINVAL with what was expected. */
 int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *e);
 
 /*
@@ -220,6 +221,8 @@ struct mt_server_opts {
     const int *fds;              /* sockets that listen already, to be served and closed, too … */
     int n_fds;                   /* … MT_DOORS with the others */
     struct mt_wire_tcp tcp;
+    bool public; /* others may reach those of `where`; else one that they can is -EINVAL, so that */
+                 /* a name that says another address than it did when asked is no way in */
     /*
      * Once, when it accepts: n places, as `where` but with the port chosen for 0. A negative value
      * ends the server with it.

@@ -27,6 +27,7 @@ struct mt_worker {
     struct mt_call **by_session; /* [n_calls] those with a live session, by its number */
     int n_calls;
     struct mt_call *busy, *busy_last; /* those a round has to look at, first come first */
+    bool worked;                      /* the last round did something, so that more may be left */
     bool stopping;
     struct mt_mail *done; /* made early, so that the end needs no memory */
 
@@ -47,6 +48,17 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e);
 /* Frames of silence until one meets the deadline, before the thread starts. */
 void mt_worker_warm(struct mt_worker *w);
 int mt_worker_start(struct mt_worker *w, struct mt_err *e);
+
+/*
+ * What the thread does, for whoever lets time pass without one: begin; a round, which waits for
+ * mail for so long at most, until one says that it was the last; end, which closes what is left.
+ */
+void mt_worker_begin(struct mt_worker *w);
+bool mt_worker_round(struct mt_worker *w, int64_t wait_ns);
+/* For how long a round may wait: 0 while there is something to do. */
+int64_t mt_worker_patience(const struct mt_worker *w);
+void mt_worker_end(struct mt_worker *w);
+
 /* Ends the thread, after the tick that it is in if it has not ended already. */
 void mt_worker_free(struct mt_worker *w);
 

@@ -140,7 +140,7 @@ has() {
   [ -z "$stderr" ]
   run -2 --separate-stderr mt-serve --dry-run --deterministic=yes
   run -2 --separate-stderr mt-serve --dry-run --deterministic --backend cuda2
-  [[ "$stderr" == "mt-serve: --backend: 'cuda2' is not cpu or cuda" ]]
+  [[ "$stderr" == "mt-serve: --backend: 'cuda2' is not cpu, cpu:exact or cuda" ]]
   run -2 --separate-stderr mt-serve --dry-run --deterministic --backend "cuda:$(printf 'x%.0s' {1..300})"
   [[ "$stderr" == "mt-serve: --backend cuda: its options are longer than 256 bytes" ]]
 }

@@ -170,25 +170,42 @@ static void check_linear(struct mt_backend *be, enum mt_cpu_tier tier, enum mt_d
     free(bias);
 }
 
+/* Frees be, which takes x as `tier` does. */
+static void check_shapes(struct mt_backend *be, enum mt_cpu_tier tier)
+{
+    for (size_t i = 0; i < MT_COUNT(kinds); i++) {
+        int64_t block = mt_dtype_block(kinds[i]);
+
+        check_linear(be, tier, kinds[i], block, 1, 1);
+        check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
+        check_linear(be, tier, kinds[i], 768, 9, 1);
+        check_linear(be, tier, kinds[i], 2304, 19, 2);
+        check_linear(be, tier, kinds[i], 1280, 20, 70);
+        check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
+    }
+    be->ops->free(be);
+}
+
 static void test_linear(void **state)
 {
     (void)state;
-    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++) {
+    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++)
+        check_shapes(backend(tier, 2), tier);
+}
+
+#ifndef TEST_CUDA
+/* cpu:exact: x is not rounded, whatever the tier. */
+static void test_exact(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier tier = MT_CPU_BASE; tier <= tier_max(); tier++) {
         struct mt_backend *be = backend(tier, 2);
 
-        for (size_t i = 0; i < MT_COUNT(kinds); i++) {
-            int64_t block = mt_dtype_block(kinds[i]);
-
-            check_linear(be, tier, kinds[i], block, 1, 1);
-            check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
-            check_linear(be, tier, kinds[i], 768, 9, 1);
-            check_linear(be, tier, kinds[i], 2304, 19, 2);
-            check_linear(be, tier, kinds[i], 1280, 20, 70);
-            check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
-        }
-        be->ops->free(be);
+        mt_cpu_exact(be, tier);
+        check_shapes(be, MT_CPU_BASE);
     }
 }
+#endif
 
 /* Rows one at a time on one thread are the definition; any other cut must give the same bits. */
 static void same_bits(enum mt_cpu_tier tier, enum mt_dtype t, int64_t in, int64_t out)
@@ -530,6 +547,9 @@ int main(void)
         cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
         cmocka_unit_test(test_linears), cmocka_unit_test(test_odd_rows),
         cmocka_unit_test(test_embed),   cmocka_unit_test(test_held),
+#ifndef TEST_CUDA
+        cmocka_unit_test(test_exact),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

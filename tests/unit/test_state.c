@@ -259,7 +259,7 @@ static void each_tick(const char *name)
     other.pool_blocks = 23;
     other.step_tokens = 40;
     begin(&b, name, other, 3);
-    other.pool_blocks = 40;
+    other.block_tokens = 32;
     begin(&c, name, other, 2);
     int64_t company = dial(&c, 9);
     for (int i = 0; i < shots.n; i++) {
@@ -398,14 +398,15 @@ static void test_refused(void **state)
         const char *kv, *says[2];
         enum mt_dtype type;
         enum mt_mode mode;
-        int answer;
+        int answer, block;
     } c[] = {
-        {"window=400,sinks=4", {"--kv-type", "here"}, MT_F32, MT_MODE_TURN, 5},
-        {"window=400,sinks=5", {"4", "5"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=399,sinks=4", {"400", "399"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=400,sinks=4", {"--mode", "1 here"}, MT_BF16, MT_MODE_FREE, 5},
-        {"unbounded", {"--kv", "0 here"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=400,sinks=4", {"answer_tokens: 5", "4"}, MT_BF16, MT_MODE_TURN, 4},
+        {"window=400,sinks=4", {"--kv-type", "here"}, MT_F32, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=5", {"4", "5"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=399,sinks=4", {"400", "399"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=4", {"--mode", "1 here"}, MT_BF16, MT_MODE_FREE, 5, 16},
+        {"unbounded", {"--kv", "0 here"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=4", {"answer_tokens: 5", "4"}, MT_BF16, MT_MODE_TURN, 4, 16},
+        {"window=400,sinks=4", {"--block", "24 here"}, MT_BF16, MT_MODE_TURN, 5, 24},
     };
     for (size_t i = 0; i < MT_COUNT(c); i++) {
         struct mt_engine_opts oo = options(c[i].kv);
@@ -413,6 +414,7 @@ static void test_refused(void **state)
         oo.kv_type = c[i].type;
         oo.mode = c[i].mode;
         oo.answer_tokens = c[i].answer;
+        oo.block_tokens = c[i].block;
         begin(&x, plain, oo, 1);
         assert_int_equal(load(&x, &s, 0, &io), -EINVAL);
         for (int k = 0; k < 2; k++)

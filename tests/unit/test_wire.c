@@ -471,6 +471,16 @@ const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
     return &eng->opts;
 }
 
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng)
+{
+    static struct mt_clock clock;
+
+    (void)eng;
+    if (!clock.now_ns)
+        clock = mt_clock_real();
+    return &clock;
+}
+
 void mt_session_defaults(struct mt_session_opts *o)
 {
     *o = (struct mt_session_opts){.top_p = 1};
@@ -1382,6 +1392,14 @@ static void test_not_ready(void **state)
     other->opts = (struct mt_server_opts){.where = {path}, .ready = not_ready};
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -ENOSPC);
     assert_int_equal(stat(path, &st), -1);
+    memset(&other->e, 0, sizeof(other->e));
+    /* A place that others can reach, though nobody said that they may. */
+    other->opts = (struct mt_server_opts){.where = {"tcp:0.0.0.0:0"}, .ready = not_ready};
+    assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -EINVAL);
+    assert_non_null(strstr(other->e.text, "other machines"));
+    memset(&other->e, 0, sizeof(other->e));
+    other->opts.public = true;
+    assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -ENOSPC);
     other->eng.opts.events.frame = NULL;
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -EINVAL);
     mt_wire_hub_free(&other->hub);

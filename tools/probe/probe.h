@@ -47,7 +47,7 @@ enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE, PROBE_DETERMINISTIC };
          "Make float matrices smaller when they are loaded: q8_0 or q4_k",                         \
          1},                                                                                       \
         {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},       \
-        {"backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1},                     \
+        {"backend", 'B', "NAME", 0, "Where to compute: cpu, cpu:exact or cuda (default cpu)", 1},  \
     {                                                                                              \
         "deterministic", PROBE_DETERMINISTIC, 0, 0,                                                \
             "On a card too, no row's bits depend on its company (on the CPU they never do)", 1     \

@@ -83,7 +83,9 @@ static const struct argp_option options[] = {
      "against (default f32)",
      0},
     {"offset", KEY_OFFSET, "N,N,…", 0,
-     "Positions that the text is moved by, as late in a long call (default 0)", 0},
+     "Positions that the text is moved by, as late in a long call, each beside the text where it "
+     "was; computed by cpu:exact unless there is a --backend",
+     0},
     {"tokens", KEY_TOKENS, "N", 0,
      "Length of a passage (default: 4096 or four times the largest window, or what there is; "
      "--attention: 1024); --free: of what is written with what is given (default: three times the "
@@ -194,8 +196,11 @@ static void check(struct argp_state *st, const struct quality_options *o)
         argp_error(st, "--state keeps losses on a text; not with --attention, --free, --needle");
     if (o->each && (o->attention || o->needle))
         argp_error(st, "--each: not with --attention, --needle");
-    if (o->free && (o->kv_types.n > 1 || o->moved.n > 1 || o->moved.v[0]))
-        argp_error(st, "--free: one --kv-type at a time, and no --offset");
+    if ((o->free || o->attention) && o->kv_types.n > 1)
+        argp_error(st, "--free, --attention, --audio: one --kv-type at a time");
+    if (quality_moves(o) && (o->attention || o->free || o->needle))
+        argp_error(st, "--offset moves a text that is read; not with --attention, --free, "
+                       "--needle, --audio");
     if (o->n_clips && (o->tokens || o->passages || o->prompt_tokens || o->ban))
         argp_error(st, "--audio: not with --tokens, --passages, --prompt-tokens, --ban");
     if (o->n_clips && o->temperature == 0 && o->seeds > 1)
@@ -375,6 +380,9 @@ int probe_quality(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
+    /* What moving does would drown in the rounding of activations to 8 bits. */
+    if (quality_moves(&o) && !o.pm.backend)
+        o.pm.backend = "cpu:exact";
     if (o.pm.quantize && !o.attention && !o.free && !o.needle)
         return run_quantized(&o);
     int status = probe_model_open(&o.pm);
