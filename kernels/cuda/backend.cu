@@ -238,6 +238,8 @@ static void cuda_free(struct mt_backend *be)
     cudaFree(c->cast);
     cudaFree(c->between);
     cudaFree(c->decoded);
+    cudaFree(c->laid);
+    free(c->spans);
     cudaFree(c->parts);
     if (c->stream)
         cudaStreamDestroy(c->stream);

@@ -131,6 +131,9 @@ struct mt_cuda {
     /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
     void *decoded;
     size_t decoded_bytes;
+    /* an encoder's keys and values as a cache, for a call; its spans as runs, on the host */
+    void *laid, *spans;
+    size_t laid_bytes, spans_bytes;
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;

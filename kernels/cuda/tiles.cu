@@ -194,9 +194,9 @@ template <class T> MT_DEV void load_scales(struct scales *s, const char *w, int 
 
 /*
  * 64 elements: a warp's 32 columns from row r of `part` on, times `tiles` of its NT times 8 rows of
- * x from row x0 on.
+ * x from row x0 on. ALL: times all of them; without a branch between sums they stay where they are.
  */
-template <class T>
+template <class T, bool ALL>
 MT_DEV void multiply(float (*sum)[T::nt][4], const char *part, int r, int x0, int tiles, int j)
 {
     const bool bf16 = T::type != MT_F16;
@@ -224,7 +224,7 @@ MT_DEV void multiply(float (*sum)[T::nt][4], const char *part, int r, int x0, in
             }
 #pragma unroll
         for (int n = 0; n < T::nt; n++) {
-            if (n >= tiles)
+            if (!ALL && n >= tiles)
                 break;
             const uint4 b =
                 *(const uint4 *)(x + 8 * n * STEP_BYTES + 16 * word_of<MT_BF16>(g, 4 * c + t));
@@ -325,8 +325,11 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
         if (next < steps)
             fetch<T>(stages + next % T::stages * T::stage, at, p.k, next, eights);
         dev_copy_group();
-        multiply<T>(sum, stages + i % T::stages * T::stage + part * T::part, r, x0, have,
-                    i * T::split + part);
+        const char *now = stages + i % T::stages * T::stage + part * T::part;
+        if (have == T::nt)
+            multiply<T, true>(sum, now, r, x0, have, i * T::split + part);
+        else
+            multiply<T, false>(sum, now, r, x0, have, i * T::split + part);
     }
     if (T::split > 1)
         gather_parts<T>(sum, stages, warp % (T::m * T::n), part);

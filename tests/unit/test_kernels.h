@@ -61,14 +61,19 @@ static inline enum mt_cpu_tier tier_max(void)
     return MT_CPU_SCALAR;
 }
 
-static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
+static inline struct mt_backend *open_as(const char *how)
 {
     struct mt_backend *be;
 
+    assert_int_equal(mt_cuda_open(&be, how, NULL), 0);
+    return be;
+}
+
+static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
+{
     (void)tier;
     (void)threads;
-    assert_int_equal(mt_cuda_open(&be, "exact", NULL), 0);
-    return be;
+    return open_as("exact");
 }
 #else
 static inline enum mt_cpu_tier tier_max(void)
@@ -85,6 +90,13 @@ static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
 
     assert_int_equal(mt_backend_cpu(&be, tier, threads, NULL), 0);
     return be;
+}
+
+/* There is one way on the CPU. */
+static inline struct mt_backend *open_as(const char *how)
+{
+    (void)how;
+    return backend(tier_max(), 1);
 }
 #endif
 
