@@ -209,7 +209,7 @@ MT_DEV void route_row(const struct routing &t, struct mt_rows logits, int64_t r)
         w[k] = (float)(exp((double)w[k] - top) / sum);
 }
 
-/* A block a row; its other warps round the row of x. */
+/* A block a row; its other warps, if there are any, round the row of x. */
 static __global__ void route_rows(struct routing t, struct mt_rows logits, struct mt_rows x,
                                   uint16_t *half, bool bf16)
 {
@@ -217,7 +217,7 @@ static __global__ void route_rows(struct routing t, struct mt_rows logits, struc
 
     if (threadIdx.x < 32)
         return route_row(t, logits, r);
-    for (int i = (int)threadIdx.x - 32; half && i < x.width; i += (int)blockDim.x - 32) {
+    for (int i = (int)threadIdx.x - 32; i < x.width; i += (int)blockDim.x - 32) {
         float v = x.data[r * x.stride + i];
 
         half[r * x.width + i] = bf16 ? dev_to_bf16(v) : dev_to_f16(v);
@@ -365,14 +365,16 @@ static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     int pairs = n * ex->top;
     bool tiled = !c->exact && ex->type >= 0 && ex->down_type >= 0 &&
                  (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+    enum mt_dtype half = ex->type == MT_F16 ? MT_F16 : MT_BF16;
+    bool rounded = tiled && mt_cuda_cast_has(c, x, n, half);
     enum mt_tiling tiling = pairs / ex->n < WIDE_FROM ? MT_NARROW : MT_WIDE;
     size_t shared = 2 * sizeof(int) * (size_t)ex->n;
     unsigned threads = mt_blocks(pairs > ex->n ? pairs : ex->n, 32) * 32;
 
     if (n < 1)
         return;
-    MT_LAUNCH(c, route_rows, (unsigned)n, tiled ? 128 : 32, 0, t, logits, x,
-              tiled ? (uint16_t *)c->cast : NULL, ex->type != MT_F16);
+    MT_LAUNCH(c, route_rows, (unsigned)n, tiled && !rounded ? 128 : 32, 0, t, logits, x,
+              (uint16_t *)c->cast, half == MT_BF16);
     MT_SHARED_ROOM(c, group_pairs, shared);
     MT_LAUNCH(c, group_pairs, 1, threads < 1024 ? threads : 1024, shared, t, n,
               mt_cuda_tile_rows(tiling));

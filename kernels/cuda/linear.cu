@@ -356,9 +356,12 @@ static bool cast_to(struct mt_cuda *c, struct mt_rows x, enum mt_dtype type, int
 {
     if ((size_t)n * (size_t)x.width * 2 > c->cast_bytes)
         return false;
-    if (*cast != type)
+    c->casts_to = type;
+    if (*cast != type && !mt_cuda_cast_has(c, x, n, type)) {
         MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(x.width, 256), 256, 0, (uint16_t *)c->cast,
                   x, type == MT_BF16);
+        mt_cuda_cast_note(c, x, n, type);
+    }
     *cast = type;
     return true;
 }
@@ -487,6 +490,8 @@ static void product(struct mt_cuda *c, struct mt_rows x, const struct mt_linear 
 {
     struct epilogue e = {l->bias ? l->bias->vec : NULL, l->act, l->residual};
 
+    if (x.data != c->cast_of.data) /* cuBLAS's product, no launch of ours, may change those */
+        c->cast_of.data = NULL;
     if (n > 0 && (c->exact || (!blas(c, l->out, x, l->w->d, e, n, cast) &&
                                !blocks(c, l->out, x, l->w->d, e, n, cast))))
         own(c, l->out, x, l->w->d, e, n);
