@@ -237,6 +237,12 @@ struct mt_load_opts {
 int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct mt_load_opts *o,
                    int64_t *session, const char **reason, double *retry_s);
 
+/*
+ * What an engine knows beside its sessions, for one that takes them all over: numbers that were
+ * given, when it began, cap, gate and drain, how many left. Read after the sessions.
+ */
+void mt_engine_visit(struct mt_engine *eng, struct mt_state_io *io);
+
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);
 

@@ -346,3 +346,30 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
     *session = s->id;
     return 0;
 }
+
+void mt_engine_visit(struct mt_engine *eng, struct mt_state_io *io)
+{
+    int64_t last = eng->next_id, start = eng->t_start, closed = eng->n_closed;
+    int cap = eng->cap, most = eng->opts.max_sessions, gate = (int)eng->gate;
+    bool draining = eng->draining;
+    double closed_s = eng->closed_s;
+
+    mt_state_i64(io, "last session", &last, io->load ? eng->next_id : 0, INT64_MAX - 1);
+    mt_state_i64(io, "time of its start", &start, INT64_MIN, eng->clock->now_ns(eng->clock));
+    mt_state_int(io, "cap", &cap, 0, INT_MAX);
+    mt_state_int(io, "most sessions", &most, 1, INT_MAX);
+    mt_state_int(io, "gate", &gate, MT_GATE_OPEN, MT_GATE_STALLED);
+    mt_state_bool(io, "drain", &draining);
+    mt_state_i64(io, "sessions closed", &closed, 0, INT64_MAX);
+    mt_state_f64(io, "time of those", &closed_s);
+    if (!io->load || !mt_state_ok(io))
+        return;
+    eng->next_id = last;
+    eng->t_start = start;
+    if (cap != most) /* somebody has set it */
+        mt_engine_set_cap(eng, cap);
+    eng->gate = (enum mt_gate)gate;
+    eng->draining = draining;
+    eng->n_closed = closed;
+    eng->closed_s = closed_s;
+}

@@ -189,23 +189,24 @@ static int start(struct mt_metrics_server *s, struct mt_err *e)
     return 0;
 }
 
-static int serve(struct mt_metrics_server **out, const char *where, int fd,
-                 const struct mt_metrics_facts *f, struct mt_wire_meter *meter, struct mt_err *e)
+int mt_metrics_serve_taken(struct mt_metrics_server **out, const struct mt_listener *l,
+                           const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
+                           struct mt_err *e)
 {
     struct mt_metrics_server *s = calloc(1, sizeof(*s));
-    int rc = 0;
+    int rc;
 
     *out = NULL;
-    if (!s)
+    if (!s) {
+        mt_listen_unlink(l);
+        close(l->fd);
         return mt_err_set(e, -ENOMEM, "out of memory");
+    }
     s->facts = *f;
     s->meter = meter;
     s->wake = -1;
-    if (where)
-        rc = mt_listen_service(&s->listener, where, e);
-    else
-        mt_listen_adopt_service(&s->listener, fd);
-    if (!rc && (rc = mt_metrics_watch_new(&s->watch, f)) < 0)
+    s->listener = *l;
+    if ((rc = mt_metrics_watch_new(&s->watch, f)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (!rc)
         rc = start(s, e);
@@ -219,18 +220,36 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
                      const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
                      struct mt_err *e)
 {
-    return serve(out, where, -1, f, meter, e);
+    struct mt_listener l;
+    int rc = mt_listen_service(&l, where, e);
+
+    *out = NULL;
+    return rc < 0 ? rc : mt_metrics_serve_taken(out, &l, f, meter, e);
 }
 
 int mt_metrics_serve_fd(struct mt_metrics_server **out, int fd, const struct mt_metrics_facts *f,
                         struct mt_wire_meter *meter, struct mt_err *e)
 {
-    return serve(out, NULL, fd, f, meter, e);
+    struct mt_listener l;
+
+    mt_listen_adopt_service(&l, fd);
+    return mt_metrics_serve_taken(out, &l, f, meter, e);
 }
 
 const char *mt_metrics_where(const struct mt_metrics_server *s)
 {
     return s->listener.where;
+}
+
+const struct mt_listener *mt_metrics_door(const struct mt_metrics_server *s)
+{
+    return s ? &s->listener : NULL;
+}
+
+void mt_metrics_given(struct mt_metrics_server *s)
+{
+    if (s)
+        s->listener.ino = 0;
 }
 
 void mt_metrics_stop(struct mt_metrics_server **ps)

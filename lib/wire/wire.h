@@ -216,6 +216,7 @@ int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *
  * deadline.
  */
 enum { MT_WARM_TRIES = 3, MT_DOORS = 8 };
+struct mt_listener;
 struct mt_server_opts {
     const char *where[MT_DOORS]; /* NULL behind the last */
     const int *fds;              /* sockets that listen already, to be served and closed, too … */
@@ -234,7 +235,31 @@ struct mt_server_opts {
     struct mt_wire_meter *meter; /* to be kept up to date; NULL: nobody looks */
     struct mt_wire_fault fault;
     const char *save_dir; /* where calls are saved to and loaded from; NULL: they are not */
+
+    /*
+     * Handing over. NULL, or the path of a Unix socket: a server that waits there for a successor
+     * is succeeded, its sockets, connections and calls are this one's; then, or if there is none,
+     * this one waits there.
+     */
+    const char *handoff;
+    int64_t handoff_step_ns; /* within which each step of it must be done; 0: MT_HANDOFF_STEP_NS */
+    /*
+     * One more socket, which listens, goes along: the metrics'. metrics is how it was asked for,
+     * "": not, then one of the service manager is taken over, NULL: none is; metrics_door says
+     * which it is, NULL: there is none. metrics_open, which must be there with metrics, comes once
+     * before ready: with the one of the server before if it was asked for by the same name, else
+     * with NULL; then a negative value ends the server.
+     */
+    const char *metrics;
+    const struct mt_listener *(*metrics_door)(void *ctx);
+    int (*metrics_open)(void *ctx, const struct mt_listener *taken, struct mt_err *e);
+    void (*taken)(void *ctx, int sessions); /* so many are another server's no more; before ready */
+    void (*given)(
+        void *ctx); /* everything is a successor's: this one ends with 0, and in silence */
 };
+#define MT_HANDOFF_STEP_NS (5 * MT_NS_PER_S)
+/* Whether there can be a socket for successors: -ENAMETOOLONG, -EEXIST for what is something else. */
+int mt_wire_handoff_check(const char *path, struct mt_err *e);
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
                     struct mt_err *e);
 

@@ -5,6 +5,7 @@
  * I/O thread from reading more of it.
  */
 #include "wire/call.h"
+#include "wire/handoff.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -133,7 +134,7 @@ static void call_closed(struct mt_worker *w, struct mt_call *c)
             (size_t)(--w->n_calls - i) * sizeof(struct mt_call *));
 }
 
-static void call_free(struct mt_worker *w, struct mt_call *c)
+void mt_worker_call_free(struct mt_worker *w, struct mt_call *c)
 {
     idle(w, c);
     w->calls[c->slot] = NULL;
@@ -146,7 +147,7 @@ static void call_free(struct mt_worker *w, struct mt_call *c)
 void mt_worker_call_vacate(struct mt_worker *w, int slot)
 {
     if (w->calls[slot])
-        call_free(w, w->calls[slot]);
+        mt_worker_call_free(w, w->calls[slot]);
 }
 
 static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
@@ -276,13 +277,9 @@ static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
     mt_worker_post_line(w, o, to);
 }
 
-/* Keep audio and end in order until the engine has room. True if m was kept. */
-static bool keep(struct mt_worker *w, struct mt_mail *m)
+/* Keep audio and end in order until the engine has room. */
+void mt_worker_call_keep(struct mt_worker *w, struct mt_call *c, struct mt_mail *m)
 {
-    struct mt_call *c = call_of(w, m);
-
-    if (!c)
-        return false;
     m->next = NULL;
     if (c->tail)
         c->tail->next = m;
@@ -290,7 +287,6 @@ static bool keep(struct mt_worker *w, struct mt_mail *m)
         c->head = m;
     c->tail = m;
     mt_worker_call_busy(w, c);
-    return true;
 }
 
 static void handle(struct mt_worker *w, struct mt_mail *m)
@@ -303,8 +299,10 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
         break;
     case MT_MAIL_AUDIO:
     case MT_MAIL_END:
-        if (keep(w, m))
+        if ((c = call_of(w, m))) {
+            mt_worker_call_keep(w, c, m);
             return;
+        }
         break;
     case MT_MAIL_CLOSE:
         c = call_of(w, m);
@@ -319,6 +317,9 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
         break;
     case MT_MAIL_LOAD:
         mt_worker_load(w, m);
+        break;
+    case MT_MAIL_HAND:
+        w->moved = mt_handoff_give(w->handoff, w);
         break;
     case MT_MAIL_SHUTDOWN:
         w->stopping = true;
@@ -418,7 +419,7 @@ static bool pump_all(struct mt_worker *w)
             moved |= pump(w, c);
         next = c->next;
         if (c->closed) {
-            call_free(w, c);
+            mt_worker_call_free(w, c);
             continue;
         }
         give_credit(w, c);
@@ -430,7 +431,7 @@ static bool pump_all(struct mt_worker *w)
 
 /* ---- a round ---- */
 
-static int64_t now_ns(const struct mt_worker *w)
+int64_t mt_worker_now_ns(const struct mt_worker *w)
 {
     struct mt_clock *c = mt_engine_clock(w->eng);
 
@@ -443,10 +444,11 @@ static struct mt_engine_stats snapshot(struct mt_worker *w)
     struct mt_engine_stats s;
 
     mt_engine_stats(w->eng, &s);
-    mt_meter_publish(w->meter, &s, now_ns(w));
+    mt_meter_publish(w->meter, &s, mt_worker_now_ns(w));
     return s;
 }
 
+/* Calls that are another server's just go: their ends are its to tell. */
 static void close_all(struct mt_worker *w, const char *reason)
 {
     for (int i = 0; i < w->slots; i++) {
@@ -454,9 +456,9 @@ static void close_all(struct mt_worker *w, const char *reason)
 
         if (!c)
             continue;
-        if (!c->closed)
+        if (!c->closed && !w->moved)
             mt_engine_close(w->eng, c->session, reason);
-        call_free(w, c);
+        mt_worker_call_free(w, c);
     }
 }
 
@@ -490,7 +492,7 @@ static void warm(struct mt_worker *w)
     if (took > 0 && w->fault.slow > 0)
         took = (int64_t)((double)took * w->fault.slow);
     mt_meter_warm(w->meter, took);
-    w->warm_ns = now_ns(w);
+    w->warm_ns = mt_worker_now_ns(w);
 }
 
 /*
@@ -500,7 +502,7 @@ static void warm(struct mt_worker *w)
 static void recover(struct mt_worker *w, int sessions)
 {
     const struct mt_wire_state *s = &w->meter->own;
-    int64_t t = now_ns(w);
+    int64_t t = mt_worker_now_ns(w);
 
     if (sessions == 0 && !w->stopping && *mt_health_ready(s, s->beat_ns) != 'o' &&
         t - w->warm_ns > (MT_HEALTH_FRAMES + 1) * s->frame_ns)
@@ -519,7 +521,7 @@ static void suffer(struct mt_worker *w, int pending)
 {
     const struct mt_wire_fault *f = &w->fault;
 
-    while (f->stop_compute && now_ns(w) - w->meter->own.since_ns >= f->stop_ns &&
+    while (f->stop_compute && mt_worker_now_ns(w) - w->meter->own.since_ns >= f->stop_ns &&
            !mt_box_closed(&w->in))
         nap(w, BEAT_MIN_NS);
     if (f->slow > 1 && pending > 0)
@@ -532,10 +534,10 @@ static bool pass(struct mt_worker *w, int pending)
     bool busy;
 
     suffer(w, pending);
-    t = now_ns(w);
+    t = mt_worker_now_ns(w);
     busy = mt_engine_tick(w->eng);
     if (busy && pending > 0) /* not one that only had somebody leave */
-        w->pass_ns = now_ns(w) - t;
+        w->pass_ns = mt_worker_now_ns(w) - t;
     return busy;
 }
 
@@ -548,6 +550,10 @@ bool mt_worker_round(struct mt_worker *w, int64_t wait_ns)
     while ((m = list)) {
         list = m->next;
         handle(w, m);
+        if (w->moved) {
+            mt_mail_free_all(list);
+            return false;
+        }
     }
     moved = pump_all(w);
     st = snapshot(w);
@@ -589,7 +595,7 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
     if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     w->made = true;
-    mt_meter_begin(w->meter, w->eng, now_ns(w));
+    mt_meter_begin(w->meter, w->eng, mt_worker_now_ns(w));
     return 0;
 }
 
@@ -633,6 +639,8 @@ void mt_worker_free(struct mt_worker *w)
         pthread_join(w->thread, NULL);
         mt_wire_hub_bind(mt_wire_hub_of(w->eng), NULL);
     }
+    for (int i = 0; w->calls && i < w->slots; i++)
+        mt_worker_call_vacate(w, i); /* the thread never ran */
     if (w->made) {
         mt_box_free(&w->in);
         mt_box_free(&w->out);

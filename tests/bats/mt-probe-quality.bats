@@ -206,6 +206,29 @@ refused() {
   failed "latin" -- --text latin
 }
 
+@test "quality: an option that says nothing in this way of measuring is a wrong call" {
+  local o
+  # shellcheck disable=SC2086  # an option and its value
+  for o in "--prompt-tokens 9" "--answer-tokens 9" "--seeds 2" "--temperature 0" "--top-p 0.5" "--ban 4"; do
+    wrong "${o% *}: not with a text that is only read" -- --text "$BOOK" $o
+  done
+  # shellcheck disable=SC2086
+  for o in "--windows 8" "--rope cache" "--offset 7" "--bound 1" "--resample 8" "--state s" --each "--seeds 2"; do
+    wrong "${o% *}: not with --attention" -- --text "$BOOK" --attention $o
+  done
+  # shellcheck disable=SC2086
+  for o in "--offset 7" "--bound 1" "--resample 8" "--state s"; do
+    wrong "${o% *}: not with --free" -- --text "$BOOK" --free $o
+    wrong "${o% *}: not with --turns" -- --text "$BOOK" --turns one $o
+  done
+  wrong "--answer-tokens: not with --free" -- --text "$BOOK" --free --answer-tokens 8
+  # shellcheck disable=SC2086
+  for o in "--offset 7" "--tokens 100" --each "--ban 4"; do
+    wrong "${o% *}: not with --needle" -- --text "$BOOK" --needle $o
+  done
+  [ ! -e s ]
+}
+
 @test "quality: a full disk is exit 1, a reader that left is quiet" {
   run -1 --separate-stderr bash -c 'mt-probe quality --text "$1" --tokens 60 --windows 16 >/dev/full 2>err; s=$?; cat err >&2; exit $s' - "$BOOK"
   [[ "$stderr" == *"No space left"* ]]
@@ -287,6 +310,8 @@ refused() {
   wrong "--offset" -- --text "$BOOK" --needle --offset 0,7
   wrong "--offset" -- --text "$BOOK" --attention --offset 7
   wrong "no turn" -- --text "$BOOK" --turns one --tokens 100
+  wrong "leave nothing to write behind 100" -- --text "$BOOK" --free --tokens 100 --prompt-tokens 100
+  wrong "all the same" -- --text "$BOOK" --free --temperature 0 --seeds 2
   wrong "less than 8 passages" -- --text "$BOOK" --free --prompt-tokens 2000 --tokens 3000
   wrong "frames of codes" -- -m synth:moshi-tiny --text "$BOOK" --free
 }
@@ -375,8 +400,8 @@ clips() {
   wrong "one of them" -- --needle "${CLIPS[@]}"
   wrong "no --audio before it" -- --transcript said --audio "$DATA/jfk.flac"
   wrong "no --audio before it" -- "${CLIPS[@]}" --transcript a --transcript b
-  wrong "not with --tokens" -- "${CLIPS[@]}" --tokens 100
-  wrong "not with --tokens" -- "${CLIPS[@]}" --ban 4
+  wrong "--tokens: not with --audio" -- "${CLIPS[@]}" --tokens 100
+  wrong "--ban: not with --audio" -- "${CLIPS[@]}" --ban 4
   wrong "all the same" -- "${CLIPS[@]}" --temperature 0 --seeds 2
   wrong "2 at least" -- "${CLIPS[@]}" --seeds 1
   wrong "one --kv-type" -- "${CLIPS[@]}" --kv-type f32,int8

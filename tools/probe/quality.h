@@ -34,6 +34,7 @@ struct quality_options {
     uint64_t seed;
     double bound;
     bool table, each, attention, free, needle;
+    unsigned given; /* of the options that not every way of measuring takes: see quality.c */
     struct quality_list distances;
     enum quality_turns turns;
     int64_t prompt_tokens, answer_tokens;
