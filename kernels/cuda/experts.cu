@@ -3,8 +3,8 @@
  * pairs by expert, all experts' products, and each row's weighted sum, ascending in the expert's
  * number.
  *
- * Products are tiles of tensor cores (tiles.cu): one launch for gates and ups, one for downs, over a
- * list of tiles that the sort leaves on the device; x and what is between are of 16 bits. With
+ * Products are tiles of tensor cores (tiles.cu): one launch for gates and ups, one for downs, over
+ * a list of tiles that the sort leaves on the device; x and what is between are of 16 bits. With
  * `exact`, and for weights that have no tiles, products are linear.cu's, of f32: a launch each for
  * gates, ups and downs. A pair's row of scratch is [x, later down's result | gate | up] then.
  */

@@ -357,7 +357,7 @@ static void test_deterministic(void **state)
     be->ops->free(be);
 }
 
-/* y = x W^T, and what it is when x has been to the host and back, so that nothing is known of it. */
+/* y = x W^T, and what it is when x has been to the host and back: nothing is known of it then. */
 static void check_fresh(struct mt_backend *be, struct mt_rows x, const struct mt_mat *w, int out,
                         int n)
 {
