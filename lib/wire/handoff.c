@@ -210,8 +210,10 @@ static void on_accept(uv_poll_t *poll, int status, int events)
     struct mt_err e = {0};
 
     (void)status, (void)events;
-    if (fd < 0)
+    if (fd < 0) {
+        mt_server_pause(s, s->handoff.listener.where);
         return;
+    }
     if (mt_packet_check_peer(fd, &e) < 0 || s->handoff.next || s->stopping) {
         mt_handoff_refuse(fd, e.code        ? e.text
                               : s->stopping ? "it is shutting down"
@@ -459,10 +461,12 @@ int mt_handoff_open(struct mt_server *s, struct mt_err *e)
     return 0;
 }
 
-void mt_handoff_wait(struct mt_server *s)
+void mt_handoff_wait(struct mt_server *s, bool wait)
 {
-    if (s->handoff.accept.data)
+    if (s->handoff.accept.data && wait)
         uv_poll_start(&s->handoff.accept, UV_READABLE, on_accept);
+    else if (s->handoff.accept.data)
+        uv_poll_stop(&s->handoff.accept);
 }
 
 void mt_handoff_close(struct mt_server *s)

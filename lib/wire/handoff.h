@@ -59,8 +59,8 @@ struct mt_handoff {
 
 /* Where the options say, on the socket that was taken over if there is one. */
 int mt_handoff_open(struct mt_server *s, struct mt_err *e);
-/* Successors may come. */
-void mt_handoff_wait(struct mt_server *s);
+/* Successors may come, or not for a while. */
+void mt_handoff_wait(struct mt_server *s, bool wait);
 /* They may not any more. */
 void mt_handoff_close(struct mt_server *s);
 /* After the loop. */

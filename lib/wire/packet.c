@@ -124,10 +124,11 @@ static ssize_t recv_once(int fd, char *buf, size_t room, struct mt_packet *p)
     union control c;
     struct msghdr h = {
         .msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c)};
-    ssize_t n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n;
 
-    if (n < 0)
-        return -errno;
+    while ((n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0)
+        if (errno != EINTR)
+            return -errno;
     take_fds(&h, p);
     return h.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
 }
@@ -135,15 +136,19 @@ static ssize_t recv_once(int fd, char *buf, size_t room, struct mt_packet *p)
 int mt_packet_recv(int fd, struct mt_packet *p, int64_t until, struct mt_err *e)
 {
     char *buf = malloc(MT_PACKET_MAX);
-    ssize_t n = -ENOMEM;
+    ssize_t n = -EAGAIN;
     int rc = buf ? 0 : -ENOMEM;
 
     *p = (struct mt_packet){0};
-    while (!rc && ((n = recv_once(fd, buf, MT_PACKET_MAX, p)) == -EAGAIN || n == -EINTR))
-        rc = n == -EAGAIN && (rc = mt_addr_wait(fd, POLLIN, until)) != -EINTR ? rc : 0;
-    if (rc < 0)
-        mt_err_set(e, rc, rc == -ETIMEDOUT ? "the other server does not answer" : "%s",
-                   strerror(-rc));
+    while (!rc && (n = recv_once(fd, buf, MT_PACKET_MAX, p)) == -EAGAIN) {
+        rc = mt_addr_wait(fd, POLLIN, until);
+        if (rc == -EINTR)
+            rc = 0;
+    }
+    if (rc == -ETIMEDOUT)
+        mt_err_set(e, rc, "the other server does not answer");
+    else if (rc < 0)
+        mt_err_set(e, rc, "%s", strerror(-rc));
     else if (n == 0 || n == -ECONNRESET)
         rc = mt_err_set(e, -ENODATA, "the other server is gone");
     else if (n < 0)

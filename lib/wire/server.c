@@ -142,21 +142,29 @@ static void on_connection(uv_poll_t *p, int status, int events)
 
         if (fd >= 0) {
             mt_conn_accept(d, fd);
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            mt_server_note(d->s, MT_WARN, "%s: %s", d->listener.where, strerror(errno));
-            mt_server_bar_doors(d->s, true);
-            uv_timer_start(&d->s->pause, on_pause, PAUSE_MS, 0);
-            return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
+            mt_server_pause(d->s, d->listener.where);
             return;
         }
     }
 }
 
+void mt_server_pause(struct mt_server *s, const char *where)
+{
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
+        return;
+    mt_server_note(s, MT_WARN, "%s: %s", where, strerror(errno));
+    mt_server_bar_doors(s, true);
+    uv_timer_start(&s->pause, on_pause, PAUSE_MS, 0);
+}
+
 void mt_server_bar_doors(struct mt_server *s, bool bar)
 {
     uv_timer_stop(&s->pause);
-    for (int i = 0; i < s->n_doors && !s->stopping; i++)
+    if (s->stopping)
+        return;
+    mt_handoff_wait(s, !bar);
+    for (int i = 0; i < s->n_doors; i++)
         if (bar)
             uv_poll_stop(&s->doors[i].poll);
         else
@@ -278,7 +286,6 @@ static int say_ready(struct mt_server *s)
 /* From here on clients are heard, and those of a server before go on. */
 static void begin(struct mt_server *s)
 {
-    mt_handoff_wait(s);
     mt_server_bar_doors(s, false);
     for (int i = 0; i < s->slots; i++)
         if (s->conns[i])
@@ -412,7 +419,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
 {
     struct mt_server *s = calloc(1, sizeof(*s));
     struct mt_wire_meter *own = NULL;
-    void (*hup)(int), (*pipe)(int);
+    void (*hup)(int), (*pipe)(int), (*xfsz)(int);
     int rc;
 
     if (!s)
@@ -449,6 +456,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     json_object_seed(0); /* before there are two threads that make objects */
     hup = signal(SIGHUP, SIG_IGN);
     pipe = signal(SIGPIPE, SIG_IGN);
+    xfsz = signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error */
     s->slots = connection_limit(s);
     s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
@@ -461,6 +469,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     mt_worker_free(&s->worker);
     signal(SIGHUP, hup);
     signal(SIGPIPE, pipe);
+    signal(SIGXFSZ, xfsz);
     mt_wire_meter_free(&own);
     free(s->conns);
     free(s);

@@ -78,8 +78,10 @@ void mt_conn_finish_all(struct mt_server *s, bool now);
  * over.
  */
 int mt_server_open_doors(struct mt_server *s, struct mt_err *e);
-/* Nobody comes in for a while, or again. */
+/* Nobody comes in for a while, or again; nor does a successor. */
 void mt_server_bar_doors(struct mt_server *s, bool bar);
+/* Nobody could be let in at `where`: if errno says that it is for want of something, a pause. */
+void mt_server_pause(struct mt_server *s, const char *where);
 /* All but what still has its last lines to fetch is another server's now. */
 void mt_server_given(struct mt_server *s);
 

@@ -3,7 +3,7 @@ set terminal pngcairo noenhanced size 1400, 1000
 set multiplot layout 2, 2 title "What the bound costs: " . what font ",14" margins 0.07, 0.98, 0.08, 0.90 spacing 0.08, 0.12
 array colour[4] = [red, orange, blue, green]
 set key at graph 0.98, graph 0.98
-set offsets 0, 0, graph 0.1, 0
+set offsets 0, 0, graph 0.25, 0
 set title "on a text: loss beside the unbounded cache once a token is lost"
 stats raw . "/cost-0.tsv" using 1 nooutput
 set xrange [STATS_min / 1.2:STATS_max * 1.2]
@@ -45,7 +45,7 @@ set xlabel "tokens since it was told"
 set ylabel "nats an answer token, 95 %"
 set autoscale x
 set yrange [*:*]
-set offsets graph 0.1, graph 0.1, graph 0.1, graph 0.1
+set offsets graph 0.1, graph 0.1, graph 0.3, graph 0.1
 plot raw . "/needle-unbounded.tsv" using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb grey title "unbounded", \
      raw . sprintf("/needle-window-%d-sinks-0.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb red title sprintf("window %d", least), \
      raw . sprintf("/needle-window-%d-sinks-4.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb blue title sprintf("window %d, 4 sinks", least)
