@@ -4,9 +4,9 @@
  *
  * Columns of the product (rows of W) are what the tensor core counts by 16, and rows of x by 8, so
  * that a few rows fill it. A block has a tile of both and walks over k in stages of 64 elements
- * that are copied ahead. A step of 32 elements is two products; lane (g, t) takes its 8 neighbours from
- * 8 t on, in W and in x alike, which is one load of 16 bytes for both: the order of elements in a
- * product is free. Numbers in blocks are whole ones there, exact in bf16, and their scale is
+ * that are copied ahead. A step of 32 elements is two products; lane (g, t) takes its 8 neighbours
+ * from 8 t on, in W and in x alike, which is one load of 16 bytes for both: the order of elements
+ * in a product is free. Numbers in blocks are whole ones there, exact in bf16, and their scale is
  * applied to the step's sum in f32; Q4_K's minimum takes the sum of x, a product with ones.
  *
  * A sum goes over k ascending; SPLIT has four, each over every fourth stage, and adds them at the
