@@ -236,6 +236,10 @@ static void cuda_free(struct mt_backend *be)
         cudaFreeHost(c->ring);
     cudaFree(c->ring_dev);
     cudaFree(c->cast);
+    cudaFree(c->between);
+    cudaFree(c->decoded);
+    cudaFree(c->laid);
+    free(c->spans);
     cudaFree(c->parts);
     if (c->stream)
         cudaStreamDestroy(c->stream);

@@ -125,6 +125,22 @@ struct mt_cuda {
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
+    /*
+     * The rows that cast has, and in which type: until the next launch, which may change them, so
+     * that only who has just written rows, or rounded them, says so. data NULL: it has none.
+     */
+    struct mt_rows cast_of;
+    int cast_n, cast_type;
+    int casts_to; /* the type that was asked for last, MT_F32 before */
+    /* experts' gated rows: of one call at a time, as large as the largest */
+    void *between;
+    size_t between_bytes;
+    /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
+    void *decoded;
+    size_t decoded_bytes;
+    /* an encoder's keys and values as a cache, for a call; its spans as runs, on the host */
+    void *laid, *spans;
+    size_t laid_bytes, spans_bytes;
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;
@@ -144,6 +160,7 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
 #define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
     do {                                                                                           \
         auto *k_ = kernel;                                                                         \
+        (c)->cast_of.data = NULL;                                                                  \
         if (!(c)->failed)                                                                          \
             emu_launch(grid, block, shared, [&] { k_(__VA_ARGS__); });                             \
     } while (0)
@@ -151,6 +168,7 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
 #define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
     do {                                                                                           \
         auto *k_ = kernel;                                                                         \
+        (c)->cast_of.data = NULL;                                                                  \
         if (!(c)->failed) {                                                                        \
             k_<<<grid, block, shared, (c)->stream>>>(__VA_ARGS__);                                 \
             mt_cuda_check(c,                                                                       \
@@ -169,6 +187,29 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
                               kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)),  \
                           #kernel);                                                                \
     } while (0)
+
+/* Has c->cast n rows of x as numbers of this type? */
+static inline bool mt_cuda_cast_has(const struct mt_cuda *c, struct mt_rows x, int n, int type)
+{
+    return x.data && c->cast_of.data == x.data && c->cast_of.stride == x.stride &&
+           c->cast_of.width == x.width && c->cast_n >= n && c->cast_type == type;
+}
+
+/* It has them, after the launch that was last. */
+static inline void mt_cuda_cast_note(struct mt_cuda *c, struct mt_rows x, int n, int type)
+{
+    c->cast_of = x;
+    c->cast_n = n;
+    c->cast_type = type;
+}
+
+/* Where who writes n rows of x puts them rounded too, for the product that follows; or NULL. */
+static inline uint16_t *mt_cuda_cast_room(const struct mt_cuda *c, struct mt_rows x, int n)
+{
+    bool room = (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+
+    return !c->exact && c->casts_to != MT_F32 && room ? (uint16_t *)c->cast : NULL;
+}
 
 /* Blocks of `each` items. */
 static inline unsigned mt_blocks(int64_t items, int each)

@@ -149,6 +149,7 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     stride = row_stride(width);
     if (__builtin_mul_overflow(n, stride * (int64_t)sizeof(float), &bytes))
         return -ENOMEM;
+    c->cast_of.data = NULL;
     if ((rc = mt_cuda_grow(c, &c->cast, &c->cast_bytes, (size_t)bytes / 2)) < 0)
         return rc;
     if (!(h = (struct mt_held *)malloc(sizeof(*h))))
@@ -191,6 +192,7 @@ static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src
     struct mt_stage s = {NULL, NULL, 0};
     bool small = (size_t)n * row <= c->ring_bytes / 4;
 
+    c->cast_of.data = NULL;
     if (n < 1 || c->failed || (small && !mt_stage_new(c, &s, (size_t)n * row)))
         return;
     if (small)

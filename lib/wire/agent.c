@@ -187,13 +187,13 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
  */
 static void make_room(struct mt_agent_server *s)
 {
-    struct client *c = s->first;
+    struct client *oldest = s->first, *c = oldest;
 
-    if (s->clients <= CLIENTS_MAX)
+    if (!oldest || s->clients <= CLIENTS_MAX)
         return;
     while (c && !c->answered)
         c = c->next;
-    client_close(c ? c : s->first);
+    client_close(c ? c : oldest);
 }
 
 static void on_connection(uv_stream_t *stream, int status)

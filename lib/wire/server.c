@@ -419,7 +419,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
 {
     struct mt_server *s = calloc(1, sizeof(*s));
     struct mt_wire_meter *own = NULL;
-    void (*hup)(int), (*pipe)(int);
+    void (*hup)(int), (*pipe)(int), (*xfsz)(int);
     int rc;
 
     if (!s)
@@ -456,6 +456,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     json_object_seed(0); /* before there are two threads that make objects */
     hup = signal(SIGHUP, SIG_IGN);
     pipe = signal(SIGPIPE, SIG_IGN);
+    xfsz = signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error */
     s->slots = connection_limit(s);
     s->conns = mt_alloc((size_t)s->slots, sizeof(struct mt_conn *));
     rc = s->conns ? mt_worker_init(&s->worker, s->slots, e) : -ENOMEM;
@@ -468,6 +469,7 @@ int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_s
     mt_worker_free(&s->worker);
     signal(SIGHUP, hup);
     signal(SIGPIPE, pipe);
+    signal(SIGXFSZ, xfsz);
     mt_wire_meter_free(&own);
     free(s->conns);
     free(s);

@@ -211,9 +211,9 @@ int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *
  * server's is -EADDRINUSE) and on TCP, without encryption, until stopped: libuv in the calling
  * thread, the engine in one of its own. The first SIGTERM or SIGINT stops admitting (the socket
  * file goes at once), lets frames in hand finish and closes; the second finds the default action
- * and kills. SIGHUP and SIGPIPE are ignored. The engine's clock must be the real one. Before it
- * listens frames of silence warm the engine, at most MT_WARM_TRIES of them, until one meets the
- * deadline.
+ * and kills. SIGHUP, SIGPIPE and SIGXFSZ are ignored. The engine's clock must be the real one.
+ * Before it listens frames of silence warm the engine, at most MT_WARM_TRIES of them, until one
+ * meets the deadline.
  */
 enum { MT_WARM_TRIES = 3, MT_DOORS = 8 };
 struct mt_listener;

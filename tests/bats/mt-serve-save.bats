@@ -191,6 +191,19 @@ nobody() {
   run -2 mt-serve --save-dir .
 }
 
+@test "save: a limit on the size of files is no room, and not the end of the server" {
+  command -v prlimit >/dev/null || skip "no prlimit here (Debian package util-linux)"
+  serve "${QUICK[@]}" --save-dir .
+  sound
+  half 41000 5
+  prlimit --pid "$server" --fsize=4096: # a limit that may be raised again
+  run -1 --separate-stderr mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" x
+  [[ "$stderr" == *"x.call: can't be written: File too large"* ]]
+  [ -z "$(find . -name '*x*' ! -name x.sock)" ]
+  prlimit --pid "$server" --fsize=unlimited:
+  mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" x
+}
+
 @test "save: what a server that died left half written is removed, and nothing else" {
   command -v flock >/dev/null || skip "no flock here (Debian package util-linux)"
   mkdir calls

@@ -12,9 +12,8 @@
 
 #include "metrics/metrics.h"
 #include "model/cost.h"
+#include "wire/call.h"
 #include "wire/callfile.h"
-#include "wire/intake.h"
-#include "wire/worker.h"
 
 enum { NIGHT_SLOTS = 24, NIGHT_CONTROL = NIGHT_SLOTS, NIGHT_FRAME_MS = 200 };
 
@@ -92,8 +91,9 @@ static inline struct mt_engine_opts night_options(int64_t window, int64_t blocks
     return o;
 }
 
-static inline void server_start(struct server *s, struct mt_clock *clock, struct mt_model *m,
-                                struct mt_engine_opts o, double slow)
+/* A server that is about to begin. */
+static inline void server_make(struct server *s, struct mt_clock *clock, struct mt_model *m,
+                               struct mt_engine_opts o, double slow)
 {
     struct mt_err e = {0};
 
@@ -115,6 +115,12 @@ static inline void server_start(struct server *s, struct mt_clock *clock, struct
                                          .max_sessions = o.max_sessions};
     atomic_store(&s->w.watchers, 1);
     mt_worker_warm(&s->w);
+}
+
+static inline void server_start(struct server *s, struct mt_clock *clock, struct mt_model *m,
+                                struct mt_engine_opts o, double slow)
+{
+    server_make(s, clock, m, o, slow);
     mt_worker_begin(&s->w);
 }
 
@@ -130,13 +136,48 @@ static inline void server_gone(struct server *s)
     mt_wire_hub_free(&s->hub);
 }
 
+/*
+ * A server that takes over all of another's calls, and what it knows, as they stand; the other one
+ * is gone then. It has heard all that was sent; held is by slot what it has not taken, as charged.
+ */
+static inline void server_succeed(struct server *s, struct server *from, struct mt_model *m,
+                                  struct mt_engine_opts o, size_t held[NIGHT_SLOTS])
+{
+    struct mt_state_io io;
+    struct mt_unpacked got;
+
+    server_make(s, from->clock, m, o, 0);
+    for (int i = 0; i < from->w.n_calls; i++) {
+        struct mt_call *c = from->w.by_session[i];
+
+        io = (struct mt_state_io){0};
+        if (mt_worker_pack(&from->w, c, &io) < 0)
+            fail_msg("%s", io.err.text);
+        io.load = true;
+        if (mt_worker_unpack(&s->w, c->slot, c->conn, &io, &got) < 0)
+            fail_msg("%s", io.err.text);
+        assert_int_equal(got.session, c->session);
+        held[c->slot] = got.held;
+        free(io.data);
+    }
+    io = (struct mt_state_io){0};
+    assert_int_equal(mt_worker_visit(&from->w, &io), 0);
+    io.load = true;
+    if (mt_worker_visit(&s->w, &io) < 0)
+        fail_msg("%s", io.err.text);
+    free(io.data);
+    server_gone(from);
+    mt_worker_begin(&s->w);
+}
+
 static inline struct mt_mail *server_send(struct server *s, enum mt_mail_kind kind, int slot,
                                           uint64_t conn, size_t n)
 {
     struct mt_mail *m = mt_mail_new(kind, slot, conn, n);
 
     assert_non_null(m);
-    m->n = m->charge = n;
+    m->n = n;
+    m->charge = n > 0 ? sizeof(*m) + n : 0; /* as requests.c has it */
     m->t_ns = s->clock->virtual_ns;
     mt_box_push(&s->w.in, m);
     return m;
