@@ -51,7 +51,7 @@ REPLAY   := $(FUZZ:fuzz_%=$B/tests/replay_%)
 BATS     := $(wildcard tests/bats/*.bats)
 MAN      := $(wildcard man/*.[17])
 COMP     := $(wildcard completions/mt-*)
-SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
+SCRIPTS  := tests/card/bundle tests/card/gpu-check tests/bench/compare tests/chaos tests/soak tests/systemd packaging/deb packaging/chroot .ci/apt .ci/run tests/run contrib/haproxy/fleet contrib/tiny/run $(filter-out %.gp,$(wildcard tools/experiments/*)) $(wildcard tests/bats/*.bash)
 
 # In `make deps demo` everything else waits for deps, under -j too.
 FIRST    := $(filter deps deps-test deps-dev,$(MAKECMDGOALS))
@@ -128,7 +128,7 @@ $B/cuda/%.o: %.c
 
 $B/libmetronome-cuda.so: $(PLUGIN_OBJ)
 	@$(if $(V),,echo "  link  $@")
-	$Q$(NVCC) -shared -cudart static -ccbin $(CXX) -o $@ $^ -lcublas -Xlinker -rpath,$(CUDA_HOME)/lib64 -Xlinker -z,defs -lstdc++ -lm -ldl -lrt -lpthread
+	$Q$(NVCC) -shared -cudart static -ccbin $(CXX) -o $@ $^ -lcublasLt -Xlinker -rpath,$(CUDA_HOME)/lib64 -Xlinker -z,defs -lstdc++ -lm -ldl -lrt -lpthread
 
 # The same device code for the host, under the tests of the kernels: tests/emu says how. A thread is a fibre there,
 # which the thread sanitizer can't follow.

@@ -2,6 +2,7 @@
  * backend.c: --backend NAME to a backend. CUDA's is a plugin, so that one build runs with and
  * without a card: it is looked for when it is asked for, and stays loaded.
  */
+#include "kernels/cpu/cpu.h"
 #include "kernels/cuda/plugin.h"
 
 #include <dlfcn.h>
@@ -65,6 +66,7 @@ static int open_cuda(struct mt_backend **out, const char *how, struct mt_err *e)
 
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e)
 {
+    bool exact = !strcmp(name, "cpu:exact");
     enum mt_cpu_tier tier;
     int rc;
 
@@ -73,11 +75,29 @@ int mt_backend_open(struct mt_backend **out, const char *name, int threads, stru
         return open_cuda(out, "", e);
     if (!strncmp(name, "cuda:", 5))
         return open_cuda(out, name + 5, e);
-    if (strcmp(name, "cpu") != 0)
-        return mt_err_set(e, -ENOTSUP, "--backend: '%s' is not cpu or cuda", name);
-    if ((rc = mt_cpu_tier(&tier, e)) < 0)
+    if (!exact && strcmp(name, "cpu") != 0)
+        return mt_err_set(e, -ENOTSUP, "--backend: '%s' is not cpu, cpu:exact or cuda", name);
+    if ((rc = mt_cpu_tier(&tier, e)) < 0 || (rc = mt_backend_cpu(out, tier, threads, e)) < 0)
         return rc;
-    return mt_backend_cpu(out, tier, threads, e);
+    if (exact)
+        mt_cpu_exact(*out, tier);
+    return 0;
+}
+
+int mt_backend_open_deterministic(struct mt_backend **out, const char *name, int threads,
+                                  struct mt_err *e)
+{
+    bool listed = !strncmp(name, "cuda:", 5);
+    char all[256];
+
+    if (!listed && strcmp(name, "cuda") != 0)
+        return mt_backend_open(out, name, threads, e);
+    *out = NULL;
+    if (snprintf(all, sizeof(all), "%s%cdeterministic", name, listed ? ',' : ':') >=
+        (int)sizeof(all))
+        return mt_err_set(e, -EINVAL, "--backend cuda: its options are longer than %zu bytes",
+                          sizeof(all));
+    return mt_backend_open(out, all, threads, e);
 }
 
 void mt_backend_close(struct mt_backend **be)

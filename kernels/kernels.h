@@ -142,6 +142,12 @@ enum mt_see {
 };
 
 /*
+ * Attention takes tokens together in units of so many, from a multiple of it in a block on: what it
+ * sums, and in which order, does not depend on the size of blocks that are multiples of it.
+ */
+enum { MT_KV_UNIT = 16 };
+
+/*
  * How one session's tokens lie in the pool. Token index i (0 is the session's first) lies
  *   i < sinks:  in blocks[i / p], slot i % p
  *   else r = i - sinks:  in blocks[sink_blocks + (r / p) % ring_blocks], slot r % p
@@ -285,6 +291,12 @@ struct mt_ops {
     /* Bytes of the memory that weights, rows and pools lie in: those that are left, and all.
      * -ENODEV. NULL: they lie in the machine's. */
     int (*memory)(struct mt_backend *be, int64_t *left, int64_t *all);
+
+    /*
+     * How many rows a step of n decoding sessions should be filled up to, with rows of nobody: such
+     * a step costs the host less where it was there before. NULL: n is as good as any.
+     */
+    int (*rows_bucket)(const struct mt_backend *be, int n);
 
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);
@@ -506,12 +518,21 @@ struct mt_backend {
 };
 
 /*
- * By the name that --backend takes: "cpu", or "cuda", "cuda:exact,device=N": the plugin
+ * By the name that --backend takes: "cpu"; "cpu:exact", where weights in blocks meet activations as
+ * they are (else the tiers from AVX2 on round these to 8 bits); or "cuda", "cuda:exact,device=N":
+ * the plugin
  * libmetronome-cuda.so beside the program or in ../lib/metronome, or the file that MT_CUDA_PLUGIN
  * names. threads as in mt_backend_cpu. -ENOTSUP for another word and without the plugin, -ENODEV
  * when it can't be used here.
  */
 int mt_backend_open(struct mt_backend **out, const char *name, int threads, struct mt_err *e);
+/*
+ * As mt_backend_open, and what is computed for a session does not depend on which others there are:
+ * "cuda" becomes "cuda:deterministic" (kernels/cuda/README.md says what that costs); the CPU never
+ * does otherwise.
+ */
+int mt_backend_open_deterministic(struct mt_backend **out, const char *name, int threads,
+                                  struct mt_err *e);
 void mt_backend_close(struct mt_backend **be);
 
 /* ---- the CPU backend ---- */

@@ -36,12 +36,14 @@ enum {
     OPT_SEED,
     OPT_THREADS,
     OPT_BACKEND,
+    OPT_DETERMINISTIC,
     OPT_SILENT_STALL,
     OPT_PACE_ADMISSION,
     OPT_CLOSE_STALLED,
     OPT_FAULT,
     OPT_METRICS,
     OPT_SAVE_DIR,
+    OPT_HANDOFF,
     OPT_TCP,
     OPT_LISTEN_PUBLIC,
     OPT_DRY_RUN,
@@ -61,9 +63,10 @@ static const struct argp_option options[] = {
      "call over standard input and output)",
      1},
     {"tcp", OPT_TCP, "LIST", 0,
-     "What clients over TCP may do: connections=N at a time (default --max-sessions), opens=R new "
-     "ones a second (20), rate=X times as fast as it runs may audio come (16), idle=D (60s), "
-     "control: not only call",
+     "What clients over TCP may do: connections=N at a time (default --max-sessions), "
+     "per-address=N "
+     "of them from one address (any), opens=R new ones a second (20), rate=X times as fast as it "
+     "runs may audio come (16), idle=D (60s), control: not only call",
      1},
     {"listen-public", OPT_LISTEN_PUBLIC, 0, 0,
      "Allow -s tcp:… at addresses that other machines reach; there is no encryption", 1},
@@ -73,6 +76,10 @@ static const struct argp_option options[] = {
      1},
     {"save-dir", OPT_SAVE_DIR, "DIR", 0,
      "Calls may be saved to this folder and loaded from it (default: they may not)", 1},
+    {"handoff", OPT_HANDOFF, "PATH", 0,
+     "Take over sockets and live calls from the server that waits on this Unix socket, if there is "
+     "one; then wait there for a successor",
+     1},
     {"dry-run", OPT_DRY_RUN, 0, 0, "Print the ready line with the memory plan and exit", 1},
     {0, 0, 0, 0, "Memory:", 2},
     {"kv", OPT_KV, "POLICY", 0,
@@ -117,9 +124,12 @@ static const struct argp_option options[] = {
     {"threads", OPT_THREADS, "N", 0,
      "Threads that compute (default 0: as many as there are processors)", 0},
     {"backend", OPT_BACKEND, "NAME", 0,
-     "What computes: cpu (default), cuda[:exact,device=N], or nothing, in a given time: "
+     "What computes: cpu[:exact] (default cpu), cuda[:exact,device=N], or nothing, in a "
+     "given time: "
      "cost:a=D,b=D[,…]",
      0},
+    {"deterministic", OPT_DETERMINISTIC, 0, 0,
+     "On a card too, nobody's answer depends on who else is served (on the CPU it never does)", 0},
     {"silent-stall", OPT_SILENT_STALL, 0, 0,
      "Mark stalled frames ok, as ordinary engines do (to see what that hides)", 0},
     {"fault", OPT_FAULT, "LIST", 0,
@@ -139,7 +149,7 @@ static const char doc[] =
 
 struct args {
     struct mt_engine_opts engine;
-    const char *model, *mmproj, *metrics, *backend, *save_dir;
+    const char *model, *mmproj, *metrics, *backend, *save_dir, *handoff;
     const char *sockets[MT_DOORS];
     int n_sockets;
     int fds[MT_DOORS]; /* that the service manager made */
@@ -153,6 +163,7 @@ struct args {
     bool pool_auto;
     double gpu_memory; /* 0: not given */
     int threads;
+    bool deterministic;
     bool kv_given;
     bool answer_given; /* --answer-tokens; else a model's own limit goes before ours */
     bool dry_run;
@@ -205,6 +216,8 @@ static void check(struct argp_state *st, const struct args *a)
         argp_error(st, "--metrics: they are a server's: give a socket (-s SOCKET)");
     if (a->save_dir && !server)
         argp_error(st, "--save-dir: a server's calls are saved: give a socket (-s SOCKET)");
+    if (a->handoff && !server)
+        argp_error(st, "--handoff: a server's calls are handed over: give a socket (-s SOCKET)");
     if (a->fault.full_disk && !a->save_dir)
         argp_error(st, "--fault: full-disk: no call is saved: give a folder (--save-dir DIR)");
     if (!server && !a->dry_run && isatty(STDIN_FILENO))
@@ -230,6 +243,15 @@ static void parse_fault(struct argp_state *st, const char *arg, struct args *a)
     a->faulty = true;
     if (mt_wire_fault_parse(arg, &a->fault, &e) < 0)
         argp_error(st, "--fault: '%s': %s", arg, e.text);
+}
+
+static void parse_handoff(struct argp_state *st, const char *arg, struct args *a)
+{
+    struct mt_err e = {0};
+
+    a->handoff = arg;
+    if (mt_wire_handoff_check(arg, &e) < 0)
+        argp_error(st, "--handoff: %s", e.text);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *st)
@@ -317,6 +339,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     case OPT_BACKEND:
         a->backend = arg;
         break;
+    case OPT_DETERMINISTIC:
+        a->deterministic = true;
+        break;
     case OPT_PACE_ADMISSION:
         o->pace = true;
         break;
@@ -328,6 +353,9 @@ static error_t parse(int key, char *arg, struct argp_state *st)
         break;
     case OPT_SAVE_DIR:
         a->save_dir = arg;
+        break;
+    case OPT_HANDOFF:
+        parse_handoff(st, arg, a);
         break;
     case OPT_FAULT:
         parse_fault(st, arg, a);
@@ -371,6 +399,7 @@ struct serve {
     struct mt_metrics_server *metrics;
     struct mt_metrics_facts facts;
     struct mt_notifier *notifier;
+    int taken; /* sessions of the server before; -1: there was none */
 };
 
 static int complain(int rc, const struct mt_err *e)
@@ -406,7 +435,8 @@ static int open_model(struct serve *s, const struct args *a, const struct mt_mod
 
     if (!strncmp(a->backend, "cost:", 5))
         return open_cost(s, a, e);
-    if ((rc = mt_backend_open(&s->backend, a->backend, a->threads, e)) < 0)
+    if ((rc = (a->deterministic ? mt_backend_open_deterministic
+                                : mt_backend_open)(&s->backend, a->backend, a->threads, e)) < 0)
         return rc;
     if ((rc = mt_model_open(&s->model, a->model, s->backend, mo, e)) < 0)
         return rc;
@@ -483,11 +513,25 @@ static int build(struct serve *s, struct args *a, struct mt_err *e)
     return mt_engine_new(&s->engine, s->model, o, &s->clock, e);
 }
 
+/* taken: the socket of the server before, or NULL. */
+static int serve_metrics(struct serve *s, const struct mt_listener *taken, struct mt_err *e)
+{
+    struct mt_err why = {0};
+    int rc = 0;
+
+    if (taken)
+        rc = mt_metrics_serve_taken(&s->metrics, taken, &s->facts, s->meter, &why);
+    else if (s->a->metrics)
+        rc = mt_metrics_serve(&s->metrics, s->a->metrics, &s->facts, s->meter, &why);
+    else if (s->a->metrics_fd >= 0)
+        rc = mt_metrics_serve_fd(&s->metrics, s->a->metrics_fd, &s->facts, s->meter, &why);
+    return rc < 0 ? mt_err_set(e, rc, "--metrics: %s", why.text) : 0;
+}
+
 static int open_metrics(struct serve *s, struct mt_err *e)
 {
     const struct mt_engine_plan *plan = mt_engine_plan(s->engine);
     const struct mt_engine_opts *o = mt_engine_options(s->engine);
-    struct mt_err why = {0};
     int rc = mt_wire_meter_new(&s->meter);
 
     s->facts = (struct mt_metrics_facts){.backend = mt_model_backend(s->model)->ops->name,
@@ -496,13 +540,9 @@ static int open_metrics(struct serve *s, struct mt_err *e)
                                          .block_bytes = plan->block_bytes,
                                          .max_sessions = o->max_sessions,
                                          .n_mem = o->policy.bounded ? plan->n_mem : 0};
-    if (rc < 0 || s->a->dry_run)
-        return rc;
-    if (s->a->metrics)
-        rc = mt_metrics_serve(&s->metrics, s->a->metrics, &s->facts, s->meter, &why);
-    else if (s->a->metrics_fd >= 0)
-        rc = mt_metrics_serve_fd(&s->metrics, s->a->metrics_fd, &s->facts, s->meter, &why);
-    return rc < 0 ? mt_err_set(e, rc, "--metrics: %s", why.text) : 0;
+    if (rc < 0 || s->a->dry_run || s->a->handoff)
+        return rc; /* with a server before it is not known yet on which socket */
+    return serve_metrics(s, NULL, e);
 }
 
 static void take_down(struct serve *s)
@@ -514,6 +554,15 @@ static void take_down(struct serve *s)
     mt_wire_hub_free(&s->hub);
     mt_model_close(&s->model);
     mt_backend_close(&s->backend);
+}
+
+/* The server before was the manager's main process; now it is this one. */
+static void tell_main_pid(void)
+{
+    char line[40];
+
+    snprintf(line, sizeof(line), "MAINPID=%lld", (long long)getpid());
+    mt_service_notify(line);
 }
 
 static int print_ready(void *ctx, const char *const *where, int n)
@@ -531,9 +580,39 @@ static int print_ready(void *ctx, const char *const *where, int n)
     json_decref(all);
     if (o && s->metrics)
         json_object_set_new(o, "metrics", json_string(mt_metrics_where(s->metrics)));
+    if (o && s->taken >= 0)
+        json_object_set_new(o, "taken", json_integer(s->taken));
     rc = mt_json_line(stdout, o);
+    if (s->taken >= 0)
+        tell_main_pid();
     mt_notifier_serve(s->notifier, &s->facts, s->meter);
     return rc == -EPIPE ? 0 : rc; /* nobody waits for it */
+}
+
+/* ---- a hand-over ---- */
+
+static int metrics_open(void *ctx, const struct mt_listener *taken, struct mt_err *e)
+{
+    return serve_metrics(ctx, taken, e);
+}
+
+static const struct mt_listener *metrics_door(void *ctx)
+{
+    return mt_metrics_door(((struct serve *)ctx)->metrics);
+}
+
+static void taken(void *ctx, int sessions)
+{
+    ((struct serve *)ctx)->taken = sessions;
+}
+
+static void given(void *ctx)
+{
+    struct serve *s = ctx;
+
+    mt_metrics_given(s->metrics);
+    mt_metrics_stop(&s->metrics); /* from now on the other one is asked */
+    mt_notifier_given(s->notifier);
 }
 
 static void note(void *ctx, enum mt_level level, const char *text)
@@ -547,12 +626,21 @@ static int serve(struct serve *s)
     struct mt_server_opts so = {.fds = s->a->fds,
                                 .n_fds = s->a->n_fds,
                                 .tcp = s->a->tcp,
+                                .public = s->a->public,
                                 .ready = print_ready,
                                 .note = note,
                                 .ctx = s,
                                 .fault = s->a->fault,
                                 .meter = s->meter,
-                                .save_dir = s->a->save_dir};
+                                .save_dir = s->a->save_dir,
+                                .handoff = s->a->handoff,
+                                .metrics = s->a->metrics          ? s->a->metrics
+                                           : s->a->metrics_fd < 0 ? ""
+                                                                  : NULL,
+                                .metrics_door = metrics_door,
+                                .metrics_open = s->a->handoff ? metrics_open : NULL,
+                                .taken = taken,
+                                .given = given};
     struct mt_err e = {0};
     int rc;
 
@@ -591,7 +679,7 @@ static int take_fds(struct args *a, struct mt_err *e)
 int main(int argc, char **argv)
 {
     struct args a = {.backend = "cpu", .pool_bytes = POOL_DEFAULT, .level = MT_WARN};
-    struct serve s = {.a = &a};
+    struct serve s = {.a = &a, .taken = -1};
     struct mt_err e = {0};
     int rc, status;
 

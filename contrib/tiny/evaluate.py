@@ -16,6 +16,7 @@ nothing about what is right, so that they show what is forgotten.
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
@@ -37,7 +38,8 @@ NEEDLE_POLICIES = ["unbounded", "window=128,sinks=4", "window=512,sinks=4"]
 
 
 def answers(thinker, chat, pcm, window, sinks):
-    """Greedily, as a session of the engine."""
+    """Greedily, as a session of the engine: of each frame the answer, and by how much the likeliest
+    token was ahead of the second (the logarithm of their ratio) where it was least so."""
     power = torch.from_numpy(call_columns(pcm))
     _, rows = thinker.audio_tower(log_mel(power))
     cache, embed = Cache(thinker, window, sinks), thinker.model.embed_tokens
@@ -46,9 +48,10 @@ def answers(thinker, chat, pcm, window, sinks):
         ids = torch.tensor(before + chat.frame)
         x = embed(ids)
         x[ids == chat.audio] = row
-        said, before = [], chat.close
+        said, before, ahead = [], chat.close, math.inf
         while True:
-            token = cache.feed(x).argmax().item()
+            (first, second), (token, _) = (t.tolist() for t in cache.feed(x).topk(2))
+            ahead = min(ahead, first - second)
             if token == chat.end:
                 break
             said.append(token)
@@ -57,7 +60,7 @@ def answers(thinker, chat, pcm, window, sinks):
                 break
             x = embed(torch.tensor([token]))
         # The engine's text has no special tokens in it: an answer of none is silence.
-        out.append(chat.tok.decode([t for t in said if t != chat.listen]) or LISTEN)
+        out.append((chat.tok.decode([t for t in said if t != chat.listen]) or LISTEN, ahead))
     return out
 
 
@@ -131,7 +134,7 @@ def main():
                 pcm, rate = soundfile.read(file, dtype="float32")
                 assert rate == RATE
                 frames = call["frames"]
-                got = answers(thinker, chat, pcm, window, sinks)
+                got = [text for text, _ in answers(thinker, chat, pcm, window, sinks)]
                 theirs = [None] * len(got)
                 if args.engine:
                     theirs = engine_answers(args.engine, args.model, file, policy)

@@ -35,7 +35,7 @@ class EarAttention(nn.Module):
             for p in (self.q_proj, self.k_proj, self.v_proj)
         )
         # Written out: under bfloat16 the library's fused form takes five times as long here.
-        a = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype) @ v
+        a = (q * q.shape[-1] ** -0.5 @ k.mT).softmax(-1).to(v.dtype) @ v
         return self.out_proj(a.transpose(1, 2).reshape(n, t, WIDTH))
 
 
@@ -114,35 +114,49 @@ def attend(q, k, v, first=0, window=None, sinks=0):
 BLOCK = 64
 
 
+def shared(t):
+    """Keys or values for each query head."""
+    return t.repeat_interleave(HEADS // KV_HEADS, dim=0)
+
+
 def attend_call(q, k, v, window=None, sinks=0):
-    """The same over a whole call, without the work that a window saves: queries in blocks, each
-    with the keys that some query of it may see."""
+    """The same over a whole call, k and v [KV_HEADS, n, HEAD], without the work that a window saves:
+    queries in blocks, those of the heads that share keys together, each with the blocks of keys
+    that some query of it may see."""
     n = k.shape[1]
     if window is None or window >= n:
         pos = torch.arange(n)
         a = F.scaled_dot_product_attention(
-            rotated(q, pos)[None], rotated(k, pos)[None], v[None], is_causal=True
+            rotated(q, pos)[None], shared(rotated(k, pos))[None], shared(v)[None], is_causal=True
         )
         return a[0]
-    blocks, back = -(-n // BLOCK), window - 1
+    blocks, back, group = -(-n // BLOCK), -(-(window - 1) // BLOCK), HEADS // KV_HEADS
     more = blocks * BLOCK - n
     i = torch.arange(blocks * BLOCK)
     shift = (i - window + 1 - sinks).clamp(min=0)
-    qp = F.pad(q, (0, 0, 0, more))
-    far, near = (rotated(qp, p).view(HEADS, blocks, BLOCK, HEAD) for p in (i, i - shift))
+    qp = F.pad(q * HEAD**-0.5, (0, 0, 0, more))
+    far, near = (
+        rotated(qp, p).view(KV_HEADS, group, blocks, BLOCK, HEAD).transpose(1, 2).flatten(2, 3)
+        for p in (i, i - shift)
+    )  # [KV_HEADS, blocks, group * BLOCK, HEAD]
+
+    def spans(t):
+        """[KV_HEADS, blocks, (back + 1) * BLOCK, HEAD]. By cat: unfold is slow backwards."""
+        t = F.pad(t, (0, 0, back * BLOCK, more)).view(KV_HEADS, back + blocks, BLOCK, HEAD)
+        return torch.cat([t[:, b : b + blocks] for b in range(back + 1)], dim=2)
+
     k = rotated(k, torch.arange(n))
-    parts = [
-        F.pad(t, (0, 0, back, more)).unfold(1, back + BLOCK, BLOCK) for t in (k, v)
-    ]  # [HEADS, blocks, HEAD, back + BLOCK]
     i = i.view(blocks, BLOCK, 1)
-    j = torch.arange(blocks).view(-1, 1, 1) * BLOCK - back + torch.arange(back + BLOCK)
+    j = torch.arange(blocks).view(-1, 1, 1) * BLOCK - back * BLOCK + torch.arange((back + 1) * BLOCK)
     seen = (j <= i) & (i - j < window) & (j >= sinks)
     pinned = (torch.arange(sinks) <= i).expand(blocks, BLOCK, sinks)
-    seen = torch.cat([pinned, seen], dim=2)
+    seen = torch.cat([pinned, seen], dim=2).repeat(1, group, 1)
     ks, vs = k[:, None, :sinks], v[:, None, :sinks]
-    score = torch.cat([near @ ks.mT, far @ parts[0]], dim=3) / math.sqrt(HEAD)
-    weight = score.masked_fill(~seen, -1e30).softmax(-1).to(v.dtype)
-    out = weight[..., :sinks] @ vs + weight[..., sinks:] @ parts[1].mT
+    score = torch.cat([near @ ks.mT, far @ spans(k).mT], dim=3)
+    never = torch.zeros(seen.shape, dtype=score.dtype).masked_fill_(~seen, -1e30)
+    weight = (score + never).softmax(-1).to(v.dtype)
+    out = weight[..., :sinks] @ vs + weight[..., sinks:] @ spans(v)
+    out = out.view(KV_HEADS, blocks, group, BLOCK, HEAD).transpose(1, 2)
     return out.reshape(HEADS, blocks * BLOCK, HEAD)[:, :n]
 
 
@@ -172,11 +186,6 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-def shared(t):
-    """Keys or values for each query head."""
-    return t.repeat_interleave(HEADS // KV_HEADS, dim=0)
 
 
 class Layer(nn.Module):
@@ -221,7 +230,7 @@ class Thinker(nn.Module):
         lengths = [n for n, _, _ in calls]
 
         def heads(_, q, k, v):
-            parts = zip(*(t.split(lengths, dim=1) for t in (q, shared(k), shared(v))), calls)
+            parts = zip(*(t.split(lengths, dim=1) for t in (q, k, v)), calls)
             return torch.cat([attend_call(*p, c[1], c[2]) for *p, c in parts], dim=1)
 
         return self.model(x, heads)

@@ -23,6 +23,7 @@ from model import (
     Thinker,
     attend,
     attend_call,
+    shared,
 )
 from task import Chat, make_tokenizer
 
@@ -33,8 +34,10 @@ import reference  # noqa: E402
 def main():
     torch.manual_seed(3)
     for n, window, sinks in (200, 70, 4), (200, 64, 0), (333, 100, 80), (64, 17, 5), (130, None, 0):
-        q, k, v = torch.randn(3, HEADS, n, HIDDEN // HEADS).unbind(0)
-        a, b = attend(q, k, v, 0, window, sinks), attend_call(q, k, v, window, sinks)
+        q, k, v = (torch.randn(h, n, HIDDEN // HEADS) for h in (HEADS, KV_HEADS, KV_HEADS))
+        b = attend_call(q, k, v, window, sinks)
+        k, v = shared(k), shared(v)
+        a = attend(q, k, v, 0, window, sinks)
         assert (a - b).abs().max() < 1e-5, (n, window, sinks)
         part = attend(q[:, n - 9 :], k, v, n - 9, window, sinks)
         assert (part - a[:, n - 9 :]).abs().max() < 1e-5

@@ -3,9 +3,11 @@
 
 First the ear alone: phones by column where espeak-ng tells them, and CTC over the phones of
 everything. Then both parts: the answers of calls of 3 to 30 frames, most of them under windows and
-sinks of random sizes, with the phones as an auxiliary loss. A batch depends on its step's number
-only, and the state is kept in FOLDER/state.pt every three minutes and at the end: started again, it
-goes on where it was. Exit status 3: stopped by SIGTERM or --until before it was done.
+sinks of random sizes, with the phones as an auxiliary loss. A step's batch comes in parts, which
+depend on the step's number only and are shared out over processes of one thread: threads that meet
+in each matrix wait for each other wherever the machine has something else to do. The state is kept
+in FOLDER/state.pt every three minutes and at the end: started again, it goes on where it was. Exit
+status 3: stopped by SIGTERM or --until before it was done.
 """
 
 import argparse
@@ -15,11 +17,13 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -28,12 +32,14 @@ from model import WIDTH, Thinker
 from task import SYSTEM, Chat, make_tokenizer
 
 SEED = 1
-EAR_CALLS = [1, 2, 3, 4, 6, 16]  # frames of the calls of a batch of the ear's stage
-JOINT_FRAMES = 48
+PARTS = [1, 2]  # of a step's batch, in the ear's stage and in the joint one
+EAR_CALLS = [1, 2, 3, 4, 6, 16]  # frames of the calls of a part of the ear's stage
+JOINT_FRAMES = 30  # of a part
 PEAK = {"ear": 2.5e-3, "joint": 2e-3}
 WARM = {"ear": 300, "joint": 200}
 KEEP = 0.999  # of the averaged weights, a step
 SAVE_S = 180
+FIGURES = ["ctc column".split(), "ctc column lm token".split()]
 SYSTEMS = [SYSTEM] * 8 + ["", "Say what you hear."]
 
 
@@ -92,8 +98,8 @@ def phone_loss(net, units, heard, frames):
     return ctc, column
 
 
-def losses(net, units, chat, bank, stage, step):
-    r = np.random.default_rng([SEED, stage, step])
+def losses(net, units, chat, bank, stage, step, part):
+    r = np.random.default_rng([SEED, stage, step, part])
     lengths = EAR_CALLS if stage == 0 else call_lengths(r)
     mel, calls = batches.make(bank, r, lengths)
     heard, rows = net.thinker.audio_tower(mel)
@@ -128,7 +134,7 @@ def rate(stage, step, steps):
 
 class Run:
     def __init__(self, args):
-        self.args, self.stop = args, False
+        self.args, self.stop, self.rank = args, False, 0
         self.bank = batches.Bank(args.bank)
         self.units = Units(self.bank)
         self.tok = make_tokenizer()
@@ -163,12 +169,20 @@ class Run:
         os.replace(part, self.file)
 
     def one(self, steps):
+        """A step, the same in all processes. -> its figures, and whether somebody is to stop."""
         for group in self.opt.param_groups:
             group["lr"] = rate(self.stage, self.step, steps)
-        with torch.autocast("cpu", torch.bfloat16, enabled=not self.args.f32):
-            loss, out = losses(self.net, self.units, self.chat, self.bank, self.stage, self.step)
         self.opt.zero_grad()
-        loss.backward()
+        names, parts = FIGURES[self.stage], PARTS[self.stage]
+        told = np.zeros(len(names))
+        for part in range(self.rank, parts, self.args.processes):
+            with torch.autocast("cpu", torch.bfloat16, enabled=not self.args.f32):
+                loss, out = losses(
+                    self.net, self.units, self.chat, self.bank, self.stage, self.step, part
+                )
+            (loss / parts).backward()
+            told += [out[name].item() / parts for name in names]
+        stop, told = self.shared(told)
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
         if torch.isfinite(norm):
             self.opt.step()
@@ -178,22 +192,35 @@ class Run:
         with torch.no_grad():
             for n, p in self.net.state_dict().items():
                 self.mean[n].lerp_(p, 1 - keep)
-        return {k: v.item() for k, v in out.items()} | dict(norm=norm.item())
+        return dict(zip(names, told)) | dict(norm=norm.item()), stop
+
+    def shared(self, told):
+        """Adds up the gradients and the figures of all processes."""
+        stop = self.stop or over(self.args.until)
+        if self.args.processes == 1:
+            return stop, told
+        params = list(self.net.parameters())
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+        flat = torch.cat([g.flatten() for g in grads] + [torch.tensor([*told, stop]).float()])
+        dist.all_reduce(flat)
+        *sums, last = flat.split([p.numel() for p in params] + [len(told) + 1])
+        for p, g in zip(params, sums):
+            p.grad = g.view_as(p)
+        return last[-1].item() > 0, last[:-1].tolist()
 
     def go(self):
+        """All processes end at the same step; the first one speaks and saves."""
         saved = told = time.monotonic()
         some = []
         while self.stage < 2:
             steps = self.args.steps[self.stage]
             while self.step < steps:
-                if self.stop or over(self.args.until):
-                    self.save()
-                    return 3
                 begun = time.monotonic()
-                some.append(self.one(steps))
-                self.seconds += time.monotonic() - begun
-                if self.step % 50 == 0 or self.step == steps:
-                    now = time.monotonic()
+                figures, stop = self.one(steps)
+                some.append(figures)
+                now = time.monotonic()
+                self.seconds += now - begun
+                if self.rank == 0 and (self.step % 50 == 0 or self.step == steps):
                     line = {k: round(float(np.mean([s[k] for s in some])), 4) for k in some[0]}
                     head = dict(
                         stage=self.stage, step=self.step, hours=round(self.seconds / 3600, 3)
@@ -201,14 +228,28 @@ class Run:
                     head["step_s"] = round((now - told) / len(some), 3)
                     print(json.dumps(head | line), flush=True)
                     told, some = now, []
-                if time.monotonic() - saved > SAVE_S:
+                if self.rank == 0 and (stop or now - saved > SAVE_S):
                     self.save()
-                    saved = time.monotonic()
+                    saved = now
+                if stop:
+                    return 3
             if self.stage == 0:
                 self.step = 0
             self.stage += 1
-        self.save()
+        if self.rank == 0:
+            self.save()
         return 0
+
+
+def spread(run):
+    """Forks, so that the bank is in memory once; each process takes its place in the group."""
+    meeting = tempfile.mkdtemp()
+    run.rank = next((i for i in range(1, run.args.processes) if os.fork() == 0), 0)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting}/group", rank=run.rank,
+        world_size=run.args.processes, timeout=datetime.timedelta(hours=6),
+    )  # fmt: skip
 
 
 def over(until):
@@ -227,14 +268,16 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("bank", type=Path)
     p.add_argument("folder", type=Path)
-    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 14000])
+    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 8000])
     p.add_argument("--until", type=clock, metavar="HH:MM", help="stop then (UTC)")
-    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--processes", type=int, default=2)
     p.add_argument("--f32", action="store_true", help="multiply in float32, not in bfloat16")
     args = p.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     args.folder.mkdir(parents=True, exist_ok=True)
     run = Run(args)
+    if args.processes > 1:
+        spread(run)
     for s in signal.SIGTERM, signal.SIGINT:
         signal.signal(s, lambda *_: setattr(run, "stop", True))
     return run.go()

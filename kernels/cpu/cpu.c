@@ -20,7 +20,7 @@ const char *mt_cpu_tier_name(enum mt_cpu_tier t)
 #ifdef __x86_64__
 #include <cpuid.h>
 
-/* VEX-coded VNNI: an AVX-512 machine may lack it. Leaf 7.1, EAX bit 4. */
+/* VEX-coded VNNI. Leaf 7.1, EAX bit 4. */
 static bool has_avx_vnni(void)
 {
     unsigned a, b, c, d;
@@ -61,6 +61,12 @@ static enum mt_cpu_tier tier_best(void)
 }
 #endif
 
+/* A machine with AVX-512 may lack AVX-VNNI. */
+static enum mt_cpu_tier tier_there(enum mt_cpu_tier t)
+{
+    return t == MT_CPU_AVX2VNNI && !has_avx_vnni() ? MT_CPU_AVX2 : t;
+}
+
 int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e)
 {
     const char *cap = getenv("MT_CPU");
@@ -72,7 +78,7 @@ int mt_cpu_tier(enum mt_cpu_tier *out, struct mt_err *e)
     }
     for (unsigned t = 0; t < MT_COUNT(tier_name); t++) {
         if (!strcmp(cap, tier_name[t])) {
-            *out = t < best ? t : best;
+            *out = tier_there(t < best ? t : best);
             return 0;
         }
     }
@@ -95,14 +101,22 @@ static void cpu_free(struct mt_backend *be)
 
 static const char *const backend_name[] = {"cpu-scalar",   "cpu-base",   "cpu-avx2",
                                            "cpu-avx2vnni", "cpu-avx512", "cpu-avx512vnni"};
+static const char *const exact_name[] = {"cpu-scalar-exact", "cpu-base-exact",
+                                         "cpu-avx2-exact",   "cpu-avx2vnni-exact",
+                                         "cpu-avx512-exact", "cpu-avx512vnni-exact"};
+
+void mt_cpu_exact(struct mt_backend *be, enum mt_cpu_tier tier)
+{
+    struct mt_cpu *c = cpu_of(be);
+
+    c->ops.name = exact_name[tier];
+    c->packs = false;
+}
 
 int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, struct mt_err *e)
 {
     void (*const hot[])(struct mt_ops *) = {
-        NULL,          mt_hot_base,
-        mt_hot_avx2,   has_avx_vnni() ? mt_hot_avx2vnni : mt_hot_avx2,
-        mt_hot_avx512, mt_hot_avx512vnni,
-    };
+        NULL, mt_hot_base, mt_hot_avx2, mt_hot_avx2vnni, mt_hot_avx512, mt_hot_avx512vnni};
     enum mt_cpu_tier best;
     struct mt_cpu *c;
     cpu_set_t set;
@@ -116,6 +130,7 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     if (tier > best)
         return mt_err_set(e, -ENOTSUP, "CPU tier %s: this machine has %s at most",
                           mt_cpu_tier_name(tier), mt_cpu_tier_name(best));
+    tier = tier_there(tier);
     if (!threads) {
         threads = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
         threads = threads > 256 ? 256 : threads;

@@ -177,6 +177,12 @@ struct mt_team;
 int mt_team_new(struct mt_team **out, int threads);
 void mt_team_free(struct mt_team *p);
 
+/*
+ * Before its first weight: weights in blocks are decoded and meet x as it is, where else the tiers
+ * from AVX2 on round x to 8 bits. cpu.c.
+ */
+void mt_cpu_exact(struct mt_backend *be, enum mt_cpu_tier tier);
+
 /* Objects and moves, objects.c. */
 void mt_cpu_objects(struct mt_ops *o);
 void mt_cpu_objects_free(struct mt_cpu *c);

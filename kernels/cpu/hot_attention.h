@@ -9,7 +9,7 @@
  * heads of the group. They share each unit's keys and values, decoded once to f32. Heads wider than
  * MAX_DIM go to the scalar version. Scratch, in floats: (2 UNIT + 3 QUERIES) * MAX_DIM + 2 QUERIES.
  */
-enum { UNIT = 16, QUERIES = 32 };
+enum { UNIT = MT_KV_UNIT, QUERIES = 32 };
 #define MAX_DIM INT64_C(256)
 
 /* Of one task: each row padded with zeros to hdp floats, a multiple of 16. */

@@ -131,6 +131,7 @@ static struct share share_of(struct tile *tile, const struct mt_kv *kv, const st
         }
         s.queries += queries;
     }
+    s.pieces = mt_bucket(s.pieces); /* so that a launch lasts for more than 256 tokens */
     return s;
 }
 

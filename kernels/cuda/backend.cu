@@ -10,6 +10,10 @@
 
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
 {
+    if (c->tape.capturing) { /* nothing happens; it will be done without a graph */
+        c->tape.refused = c->tape.refused == cudaSuccess ? rc : c->tape.refused;
+        return true;
+    }
     if (rc != cudaSuccess && !c->failed) {
         c->failed = true;
         fprintf(stderr, "--backend cuda: %s: %s; nothing more is computed\n", what,
@@ -20,8 +24,15 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
 
 /* ---- the ring ---- */
 
+cudaStream_t mt_cuda_stream(struct mt_cuda *c)
+{
+    mt_tape_end(c);
+    return c->stream;
+}
+
 bool mt_cuda_wait(struct mt_cuda *c)
 {
+    mt_tape_end(c);
     if (!c->failed)
         mt_cuda_check(c, cudaStreamSynchronize(c->stream), "the device");
     c->ring_at = 0;
@@ -68,10 +79,39 @@ bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes)
     return true;
 }
 
+struct copy {
+    struct mt_note note;
+    void *dst;
+    const void *src;
+    size_t to, from, bytes, rows;
+    cudaMemcpyKind kind;
+    const char *what;
+};
+
+static void copy_queue(struct mt_cuda *c, const struct mt_note *n)
+{
+    const struct copy *k = (const struct copy *)n;
+
+    mt_cuda_check(c,
+                  k->rows > 1 ? cudaMemcpy2DAsync(k->dst, k->to, k->src, k->from, k->bytes, k->rows,
+                                                  k->kind, c->stream)
+                              : cudaMemcpyAsync(k->dst, k->src, k->bytes, k->kind, c->stream),
+                  k->what);
+}
+
+void mt_cuda_copy(struct mt_cuda *c, void *dst, size_t to, const void *src, size_t from,
+                  size_t bytes, size_t rows, cudaMemcpyKind kind, const char *what)
+{
+    struct copy k = {{NULL, 0}, dst, src, to, from, bytes, rows, kind, what};
+
+    mt_note_end(&k, copy_queue);
+    mt_tape_note(c, &k.note);
+}
+
 void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s)
 {
-    mt_cuda_check(c, cudaMemcpyAsync(s->dev, s->host, s->bytes, cudaMemcpyHostToDevice, c->stream),
-                  "a copy to the device");
+    mt_cuda_copy(c, s->dev, 0, s->host, 0, s->bytes, 1, cudaMemcpyHostToDevice,
+                 "a copy to the device");
 }
 
 void mt_stage_share(struct mt_cuda *c, struct mt_stage *s)
@@ -104,8 +144,8 @@ bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s)
 {
     if (c->failed)
         return false;
-    mt_cuda_check(c, cudaMemcpyAsync(s->host, s->dev, s->bytes, cudaMemcpyDeviceToHost, c->stream),
-                  "a copy from the device");
+    mt_cuda_copy(c, s->host, 0, s->dev, 0, s->bytes, 1, cudaMemcpyDeviceToHost,
+                 "a copy from the device");
     return mt_cuda_wait(c);
 }
 
@@ -147,7 +187,8 @@ void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *
 
 /*
  * [runs][run of each row][tables]. Addresses are of the place in the ring, so they are part of what
- * is compared only through that place.
+ * is compared only through that place. Tables grow from step to step: they have the room of their
+ * bucket, so that what lies behind them stays where it is.
  */
 bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
                    struct mt_dbatch *out)
@@ -157,9 +198,11 @@ bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_ba
     struct mt_stage s, last = c->batch;
     struct mt_drun *run;
     int32_t *run_of, *table;
+    int64_t entries = 0;
 
     for (int i = 0; i < b->n_runs; i++)
-        bytes += (size_t)mt_cuda_table(&b->runs[i], kv->s.block_tokens) * sizeof(int32_t);
+        entries += mt_cuda_table(&b->runs[i], kv->s.block_tokens);
+    bytes += (size_t)mt_bucket(entries) * sizeof(int32_t);
     if (!mt_stage_new(c, &s, bytes + more + 256))
         return false;
     s.bytes = bytes;
@@ -182,6 +225,7 @@ bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_ba
         for (int k = 0; k < r->n; k++)
             run_of[r->row + k] = i;
     }
+    memset(table, 0, (size_t)(s.host + bytes - (char *)table));
     if (last.bytes == bytes && !memcmp(last.host, s.host, bytes)) {
         c->ring_at = (size_t)(s.host - c->ring); /* as if nothing had been asked for */
         s = last;
@@ -230,17 +274,26 @@ static void cuda_free(struct mt_backend *be)
         c->held = h->next;
         free(h);
     }
+    mt_tape_close(c);
     mt_weights_done(c);
-    if (c->blas)
-        cublasDestroy(c->blas);
+    mt_cuda_blas_close(c);
     if (c->ring)
         cudaFreeHost(c->ring);
     cudaFree(c->ring_dev);
     cudaFree(c->cast);
+    cudaFree(c->between);
+    cudaFree(c->decoded);
+    cudaFree(c->laid);
+    free(c->spans);
     cudaFree(c->parts);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(c);
+}
+
+static int rows_bucket(const struct mt_backend *be, int n)
+{
+    return ((const struct mt_cuda *)be)->tape.on ? (int)mt_bucket(n) : n;
 }
 
 static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err *e)
@@ -252,7 +305,9 @@ static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err 
         end = strchr(how, ',');
         end = end ? end : how + strlen(how);
         if (end - how == 5 && !strncmp(how, "exact", 5)) {
-            c->exact = true;
+            c->exact = c->deterministic = true;
+        } else if (end - how == 13 && !strncmp(how, "deterministic", 13)) {
+            c->deterministic = true;
         } else if (end - how == 7 && !strncmp(how, "visible", 7)) {
             c->visible = true;
         } else if (end - how > 7 && !strncmp(how, "device=", 7)) {
@@ -263,7 +318,8 @@ static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err 
                 return mt_err_set(e, -EINVAL, "--backend cuda: device: not a number in 0..63");
             *device = (int)n;
         } else {
-            return mt_err_set(e, -EINVAL, "--backend cuda: '%.*s' is not exact or device=N",
+            return mt_err_set(e, -EINVAL,
+                              "--backend cuda: '%.*s' is not exact, deterministic or device=N",
                               (int)(end - how), how);
         }
     }
@@ -283,7 +339,7 @@ static bool complete(const struct mt_ops *o)
 
 static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
 {
-    int n = 0;
+    int n = 0, own;
     cudaError_t rc = cudaGetDeviceCount(&n);
     void *parts = NULL;
 
@@ -307,9 +363,10 @@ static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
     c->n_parts = MT_CUDA_PARTS;
     if (!ring_new(c, RING_BYTES))
         return mt_err_set(e, -ENOMEM, "--backend cuda: no memory for copies");
-    if (cublasCreate(&c->blas) != CUBLAS_STATUS_SUCCESS ||
-        cublasSetStream(c->blas, c->stream) != CUBLAS_STATUS_SUCCESS)
-        return mt_err_set(e, -ENODEV, "--backend cuda: cuBLAS does not start on device %d", device);
+    if (mt_tape_open(c) < 0)
+        return mt_err_set(e, -ENOMEM, "--backend cuda: no memory");
+    if ((own = mt_cuda_blas_open(c)) < 0)
+        return mt_err_set(e, own, "--backend cuda: cuBLAS does not start on device %d", device);
     return 0;
 }
 
@@ -328,6 +385,7 @@ extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_
     c->be.ops = &c->ops;
     c->ops.name = c->exact ? "cuda-exact" : "cuda";
     c->ops.free = cuda_free;
+    c->ops.rows_bucket = rows_bucket;
     mt_cuda_memories(&c->ops);
     mt_cuda_objects(&c->ops);
     mt_cuda_norms(&c->ops);

@@ -12,7 +12,7 @@
 #ifdef MT_CUDA_EMU
 #include "cuda_emu.h"
 #else
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #endif
 
@@ -88,14 +88,18 @@ struct mt_stage {
     size_t bytes;
 };
 
+#include "kernels/cuda/tape.h"
+
 enum { MT_CUDA_SHARED = 4 };
 
 struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
-    cudaStream_t stream;
-    cublasHandle_t blas;
+    cudaStream_t stream; /* for what is not noted: mt_cuda_stream() */
+    struct mt_tape tape;
     bool exact; /* own kernels for every sum: bits that no company changes */
+    /* Nothing that changes a row's bits is chosen by how many rows there are; exact is that too. */
+    bool deterministic;
     /*
      * For tests on a card: rows and pools lie where the host may touch them, launches are waited
      * for.
@@ -117,9 +121,29 @@ struct mt_cuda {
     /* what else went up and will be asked for again, layer by layer; the oldest goes */
     struct mt_stage shared[MT_CUDA_SHARED];
     unsigned n_shared;
+    /* cuBLASLt: blas.cu */
+    cublasLtHandle_t blas;
+    struct mt_plan *plans;
+    void *workspace;
     /* rows in a weight's type for cuBLAS, as large as the largest rows */
     void *cast;
     size_t cast_bytes;
+    /*
+     * The rows that cast has, and in which type: until the next launch, which may change them, so
+     * that only who has just written rows, or rounded them, says so. data NULL: it has none.
+     */
+    struct mt_rows cast_of;
+    int cast_n, cast_type;
+    int casts_to; /* the type that was asked for last, MT_F32 before */
+    /* experts' gated rows: of one call at a time, as large as the largest */
+    void *between;
+    size_t between_bytes;
+    /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
+    void *decoded;
+    size_t decoded_bytes;
+    /* an encoder's keys and values as a cache, for a call; its spans as runs, on the host */
+    void *laid, *spans;
+    size_t laid_bytes, spans_bytes;
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;
@@ -135,25 +159,56 @@ static inline struct mt_cuda *cuda_of(struct mt_backend *be)
 /* Notes the first failure. Returns whether all is well. */
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
 
+/* ---- launching ---- */
+
+template <class... P, class... V>
+static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
+                           const struct mt_args<> &, const V &...v)
+{
 #ifdef MT_CUDA_EMU
-#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
-    do {                                                                                           \
-        auto *k_ = kernel;                                                                         \
-        if (!(c)->failed)                                                                          \
-            emu_launch(grid, block, shared, [&] { k_(__VA_ARGS__); });                             \
-    } while (0)
+    auto kernel = l->kernel;
+
+    (void)c;
+    emu_launch(l->grid, l->block, l->shared, [=] { kernel(v...); });
 #else
-#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
-    do {                                                                                           \
-        auto *k_ = kernel;                                                                         \
-        if (!(c)->failed) {                                                                        \
-            k_<<<grid, block, shared, (c)->stream>>>(__VA_ARGS__);                                 \
-            mt_cuda_check(c,                                                                       \
-                          (c)->visible ? cudaStreamSynchronize((c)->stream) : cudaGetLastError(),  \
-                          #kernel);                                                                \
-        }                                                                                          \
-    } while (0)
+    l->kernel<<<l->grid, l->block, l->shared, c->stream>>>(v...);
+    mt_cuda_check(c, c->visible ? cudaStreamSynchronize(c->stream) : cudaGetLastError(), l->name);
 #endif
+}
+
+template <class... P, class A, class... Q, class... V>
+static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
+                           const struct mt_args<A, Q...> &left, const V &...v)
+{
+    mt_launch_call(c, l, left.rest, v..., left.first);
+}
+
+template <class... P> static void mt_launch_queue(struct mt_cuda *c, const struct mt_note *n)
+{
+    const struct mt_launch<P...> *l = (const struct mt_launch<P...> *)n;
+
+    mt_launch_call(c, l, l->args);
+}
+
+template <class... P, class... V>
+static void mt_launch_note(struct mt_cuda *c, const char *name, void (*kernel)(P...), dim3 grid,
+                           dim3 block, size_t shared, V... v)
+{
+    struct mt_launch<P...> l;
+
+    c->cast_of.data = NULL;
+    l.kernel = kernel;
+    l.name = name;
+    l.grid = grid;
+    l.block = block;
+    l.shared = shared;
+    mt_args_set(&l.args, v...);
+    mt_note_end(&l, mt_launch_queue<P...>);
+    mt_tape_note(c, &l.note);
+}
+
+#define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
+    mt_launch_note(c, #kernel, kernel, grid, block, shared, __VA_ARGS__)
 
 /* Shared memory above 48 KiB has to be asked for, once a kernel. */
 #define MT_SHARED_ROOM(c, kernel, bytes)                                                           \
@@ -165,10 +220,46 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what);
                           #kernel);                                                                \
     } while (0)
 
+/* Has c->cast n rows of x as numbers of this type? */
+static inline bool mt_cuda_cast_has(const struct mt_cuda *c, struct mt_rows x, int n, int type)
+{
+    return x.data && c->cast_of.data == x.data && c->cast_of.stride == x.stride &&
+           c->cast_of.width == x.width && c->cast_n >= n && c->cast_type == type;
+}
+
+/* It has them, after the launch that was last. */
+static inline void mt_cuda_cast_note(struct mt_cuda *c, struct mt_rows x, int n, int type)
+{
+    c->cast_of = x;
+    c->cast_n = n;
+    c->cast_type = type;
+}
+
+/* Where who writes n rows of x puts them rounded too, for the product that follows; or NULL. */
+static inline uint16_t *mt_cuda_cast_room(const struct mt_cuda *c, struct mt_rows x, int n)
+{
+    bool room = (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+
+    return !c->exact && c->casts_to != MT_F32 && room ? (uint16_t *)c->cast : NULL;
+}
+
 /* Blocks of `each` items. */
 static inline unsigned mt_blocks(int64_t items, int each)
 {
     return (unsigned)((items + each - 1) / each);
+}
+
+/*
+ * The least of 1, 2, 3, 4, 6, 8, 12, 16, 24, … that is not below n: what is chosen by a number of
+ * rows is chosen by its bucket, so that few are ever seen.
+ */
+static inline int64_t mt_bucket(int64_t n)
+{
+    int64_t p = 1;
+
+    while (p < n)
+        p *= 2;
+    return p >= 4 && p / 4 * 3 >= n ? p / 4 * 3 : p;
 }
 
 /*
@@ -186,6 +277,14 @@ void mt_stage_share(struct mt_cuda *c, struct mt_stage *s);
 void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes);
 /* The device's part to the host's, and wait. false after a failure. */
 bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s);
+/*
+ * A copy as a note: rows pieces of bytes, their pitches from one to the next. What it reads on the
+ * host lies in the ring, and stays there.
+ */
+void mt_cuda_copy(struct mt_cuda *c, void *dst, size_t to, const void *src, size_t from,
+                  size_t bytes, size_t rows, cudaMemcpyKind kind, const char *what);
+/* The stream, behind all that was noted. */
+cudaStream_t mt_cuda_stream(struct mt_cuda *c);
 /* Wait for all that was queued; the ring is empty then. */
 bool mt_cuda_wait(struct mt_cuda *c);
 
@@ -213,6 +312,22 @@ void mt_cuda_release(struct mt_cuda *c, void *p);
 
 /* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
 int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
+
+/*
+ * out = x W^T + bias + residual, in f32. W [rows, cols] is dense, x [n, cols] of its type; strides
+ * in elements. Queued, or false: cuBLASLt has no such product.
+ */
+struct mt_dense {
+    const void *w, *x;
+    float *out;
+    const float *bias, *residual; /* or NULL; residual may be out */
+    int type, rows, cols, n;
+    int ldx, ld_out, ld_residual;
+};
+bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d);
+/* -ENOMEM, -ENODEV; what there is after a failure goes by close too. */
+int mt_cuda_blas_open(struct mt_cuda *c);
+void mt_cuda_blas_close(struct mt_cuda *c);
 
 /* To be called for each matrix when its bytes are there: may put them in another order. */
 void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m);

@@ -113,6 +113,21 @@ MT_DEV float dev_half_at(const unsigned char *p)
     return dev_from_f16((uint16_t)(p[0] | p[1] << 8));
 }
 
+/*
+ * Q4_K: what the numbers of 32 elements, p of 8, are multiplied with and what is taken away then.
+ * head: both scales of the 256, and 8 scales and minima of 6 bits.
+ */
+MT_DEV void dev_q4_scale(float *by, float *least, const uint4 &head, int p)
+{
+    int at = 8 * (p & 3);
+    unsigned a = head.y >> at, b = head.z >> at, c = head.w >> at;
+    unsigned scale = p < 4 ? a & 63 : (c & 15) | (a >> 6 & 3) << 4;
+    unsigned min = p < 4 ? b & 63 : (c >> 4 & 15) | (b >> 6 & 3) << 4;
+
+    *by = __fmul_rn(dev_from_f16((uint16_t)head.x), (float)scale);
+    *least = __fmul_rn(dev_from_f16((uint16_t)(head.x >> 16)), (float)min);
+}
+
 /* Element i of a block of 32 or 256, the CPU's roundings one by one: quant.c has the formats. */
 MT_DEV float dev_block_at(int type, const unsigned char *b, int i)
 {

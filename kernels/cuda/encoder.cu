@@ -3,7 +3,8 @@
  * time and over time and height (windows unfolded into scratch, the sums are linear's), learned
  * positions and mean pooling.
  */
-#include "kernels/cuda/attend.h"
+#include "kernels/cuda/paged.h"
+#include "kernels/cuda/tensor.h"
 
 /* ---- spans of a call ---- */
 
@@ -57,14 +58,14 @@ static int64_t conv_length(int64_t n, int kernel, int stride, int pad)
 
 /* ---- attention in spans ---- */
 
-struct tile {
+struct span_tile {
     int row, n, q0;
 };
 
 /* The source of keys that attend() walks over: rows of k and v. */
 struct rows_source {
     struct mt_rows o, q, k, v;
-    struct tile t;
+    struct span_tile t;
     int head, nq, hd, type, size;
     bool aligned;
 
@@ -104,13 +105,92 @@ struct rows_source {
 template <int E>
 static __global__ void __launch_bounds__(ATTEND_THREADS)
     attend_spans(struct mt_rows o, struct mt_rows q, struct mt_rows k, struct mt_rows v, int hd,
-                 bool aligned, const struct tile *tiles)
+                 bool aligned, const struct span_tile *tiles)
 {
     struct rows_source s = {o,  q,      k, v,      tiles[blockIdx.x], (int)blockIdx.y, 0,
                             hd, MT_F32, 4, aligned};
 
     s.nq = s.t.n - s.t.q0 < ATTEND_QUERIES ? s.t.n - s.t.q0 : ATTEND_QUERIES;
     attend<E>(s, 0, 1, false);
+}
+
+/* ---- the same on tensor cores: a cache that lasts for a call ---- */
+
+enum { LAID = 16, LAY_WARPS = 8 }; /* tokens of its blocks */
+
+/* Grid: spans times eights of the longest one's rows. A warp rounds a row's keys and values. */
+static __global__ void lay_keys(struct mt_dkv kv, const struct mt_drun *runs, struct mt_rows k,
+                                struct mt_rows v, unsigned pieces)
+{
+    const struct mt_drun run = runs[blockIdx.x / pieces];
+    int i = (int)(blockIdx.x % pieces) * LAY_WARPS + (int)(threadIdx.x / 32), slot;
+
+    if (i >= run.n)
+        return;
+    const float *from[2] = {k.data + (run.row + i) * k.stride, v.data + (run.row + i) * v.stride};
+    char *block = kv_block(kv, run, i, &slot);
+    for (int e = 2 * (int)dev_lane(); e < kv.heads * kv.hd; e += 64)
+#pragma unroll
+        for (int side = 0; side < 2; side++)
+            *(unsigned *)(block + kv_at(kv, run, side, e / kv.hd, slot) + 2 * (e % kv.hd)) =
+                dev_pack<true>(from[side][e], from[side][e + 1]);
+}
+
+/* Spans as sessions that see all of themselves. false: no memory; nothing was queued. */
+static bool attend_laid(struct mt_cuda *c, struct mt_rows out, struct mt_rows q, struct mt_rows k,
+                        struct mt_rows v, int heads, const struct mt_span *spans, int n_spans)
+{
+    int hd = q.width / heads, n = 0, longest = 1;
+    int64_t blocks = 0, at = 0;
+    struct mt_dbatch d;
+    struct mt_kv kv = {};
+
+    for (int i = 0; i < n_spans; i++) {
+        blocks += (spans[i].n + LAID - 1) / LAID;
+        longest = spans[i].n > longest ? spans[i].n : longest;
+    }
+    kv.s = {1, heads, hd, LAID, MT_BF16};
+    kv.half_bytes = (int64_t)heads * LAID * hd * 2;
+    kv.block_bytes = kv.layer_bytes = 2 * kv.half_bytes;
+    size_t host = (size_t)n_spans * sizeof(struct mt_run) + (size_t)blocks * sizeof(int32_t);
+    if (blocks > INT32_MAX ||
+        mt_cuda_grow(c, &c->laid, &c->laid_bytes, (size_t)(blocks * kv.block_bytes)) < 0)
+        return false;
+    if (host > c->spans_bytes) {
+        void *more = realloc(c->spans, host);
+
+        if (!more)
+            return false;
+        c->spans = more;
+        c->spans_bytes = host;
+    }
+    struct mt_run *run = (struct mt_run *)c->spans;
+    int32_t *id = (int32_t *)(run + n_spans);
+    for (int64_t i = 0; i < blocks; i++)
+        id[i] = (int32_t)i;
+    for (int i = 0; i < n_spans; i++) {
+        if (spans[i].n < 1)
+            continue;
+        run[n] = {};
+        run[n].row = spans[i].row;
+        run[n].n = spans[i].n;
+        run[n].view.blocks = id + at;
+        run[n].view.ring_blocks = INT32_MAX;
+        run[n].view.window = INT64_MAX;
+        run[n++].view.see = MT_SEE_CHUNK;
+        at += (spans[i].n + LAID - 1) / LAID;
+    }
+    kv.data = (char *)c->laid;
+    if (!n)
+        return true;
+    const struct mt_batch b = {run[n - 1].row + run[n - 1].n, n, run};
+    if (!mt_cuda_batch(c, &kv, &b, 0, &d))
+        return true;
+    unsigned pieces = mt_blocks(longest, LAY_WARPS);
+    MT_LAUNCH(c, lay_keys, pieces * (unsigned)n, 32 * LAY_WARPS, 0, mt_dkv_of(&kv, 0), d.run, k, v,
+              pieces);
+    c->ops.attention(&c->be, &kv, 0, &b, out, q, {NULL, 0, 0});
+    return true;
 }
 
 static bool on_words(struct mt_rows r)
@@ -128,17 +208,20 @@ static void span_attention(struct mt_backend *be, struct mt_rows out, struct mt_
     size_t shared = attend_shared(hd);
     struct mt_stage s;
 
+    if (!c->exact && hd % 8 == 0 && hd <= MMA_HEAD &&
+        attend_laid(c, out, q, k, v, heads, spans, n_spans))
+        return;
     for (int i = 0; i < n_spans; i++)
         tiles += (spans[i].n + ATTEND_QUERIES - 1) / ATTEND_QUERIES;
-    if (!tiles || !mt_stage_new(c, &s, (size_t)tiles * sizeof(struct tile)))
+    if (!tiles || !mt_stage_new(c, &s, (size_t)tiles * sizeof(struct span_tile)))
         return;
     tiles = 0;
     for (int i = 0; i < n_spans; i++)
         for (int q0 = 0; q0 < spans[i].n; q0 += ATTEND_QUERIES)
-            ((struct tile *)s.host)[tiles++] = {spans[i].row, spans[i].n, q0};
+            ((struct span_tile *)s.host)[tiles++] = {spans[i].row, spans[i].n, q0};
     mt_stage_send(c, &s);
     dim3 grid((unsigned)tiles, (unsigned)heads);
-    const struct tile *at = (const struct tile *)s.dev;
+    const struct span_tile *at = (const struct span_tile *)s.dev;
 #define LAUNCH(E)                                                                                  \
     do {                                                                                           \
         MT_SHARED_ROOM(c, attend_spans<E>, shared);                                                \

@@ -1,11 +1,17 @@
 /*
  * experts.cu: a mixture of experts without the host: routing, a counting sort of the (row, expert)
- * pairs by expert, one launch for all experts' gates, ups and downs each (blocks of experts that
- * nobody takes leave at once), and each row's weighted sum, ascending in the expert's number.
+ * pairs by expert, all experts' products, and each row's weighted sum, ascending in the expert's
+ * number.
  *
- * A pair's row of scratch: [x, later down's result | gate | up].
+ * Products are tiles of tensor cores (tiles.cu): one launch for gates and ups, one for downs, over
+ * a list of tiles that the sort leaves on the device; x and what is between are of 16 bits. With
+ * `exact`, and for weights that have no tiles, products are linear.cu's, of f32: a launch each for
+ * gates, ups and downs. A pair's row of scratch is [x, later down's result | gate | up] then.
  */
-#include "kernels/cuda/dev.h"
+#include "kernels/cuda/tiles.h"
+
+/* So many rows an expert in the mean, and tiles are wide. */
+enum { WIDE_FROM = 24 };
 
 struct mt_experts {
     int n, top, max_rows, inner, width;
@@ -15,6 +21,9 @@ struct mt_experts {
     int *expert, *pair;   /* [max_rows][top]: a row's experts, and where they stand */
     int *row;             /* [max_rows * top]: the row of each pair, in order */
     float *weight;        /* [max_rows][top] */
+    int type, down_type;  /* of all gates and ups, and of all downs, where there are tiles; or -1 */
+    struct mt_tile *tile; /* of a call, and how many */
+    int *tiles;
 };
 
 /* What kernels see of it. */
@@ -23,6 +32,8 @@ struct routing {
     bool norm;
     int *first, *expert, *pair, *row;
     float *weight;
+    struct mt_tile *tile;
+    int *tiles;
 };
 
 static void experts_free(struct mt_backend *be, struct mt_experts *x)
@@ -36,6 +47,8 @@ static void experts_free(struct mt_backend *be, struct mt_experts *x)
     cudaFree(x->pair);
     cudaFree(x->row);
     cudaFree(x->weight);
+    cudaFree(x->tile);
+    cudaFree(x->tiles);
     free(x);
 }
 
@@ -49,6 +62,25 @@ template <class T> static bool room(T **p, size_t n)
     }
     *p = (T *)data;
     return true;
+}
+
+/* The type of n matrices; -1: not one, or without tiles for sums of k. */
+static int type_of(struct mt_mat *const *m, int n, int k)
+{
+    int type = m[0]->d.type;
+
+    for (int i = 1; i < n; i++)
+        if (m[i]->d.type != type)
+            return -1;
+    return mt_cuda_tiles_take(type, k) ? type : -1;
+}
+
+/* Not more tiles of `rows` rows than this: each expert has one that is not full. */
+static int64_t most_tiles(int experts, int64_t pairs, int rows)
+{
+    int64_t most = experts + pairs / rows;
+
+    return most < pairs ? most : pairs;
 }
 
 static int experts_new(struct mt_backend *be, struct mt_experts **out,
@@ -69,7 +101,9 @@ static int experts_new(struct mt_backend *be, struct mt_experts **out,
     x = (struct mt_experts *)calloc(1, sizeof(*x));
     if (!mats || !x || !room(&x->mats, 3 * (size_t)set->n) ||
         !room(&x->first, (size_t)set->n + 1) || !room(&x->expert, pairs) ||
-        !room(&x->pair, pairs) || !room(&x->row, pairs) || !room(&x->weight, pairs)) {
+        !room(&x->pair, pairs) || !room(&x->row, pairs) || !room(&x->weight, pairs) ||
+        !room(&x->tiles, 1) ||
+        !room(&x->tile, (size_t)most_tiles(set->n, (int64_t)pairs, mt_cuda_tile_rows(MT_NARROW)))) {
         free(mats);
         experts_free(be, x);
         return -ENOMEM;
@@ -80,12 +114,23 @@ static int experts_new(struct mt_backend *be, struct mt_experts **out,
     x->max_rows = max_rows;
     x->inner = set->gate[0]->d.rows;
     x->width = set->down[0]->d.rows;
+    x->type = type_of(set->gate, set->n, x->width);
+    if (type_of(set->up, set->n, x->width) != x->type)
+        x->type = -1;
+    x->down_type = type_of(set->down, set->n, x->inner);
+    if (!c->exact && x->type >= 0 && x->down_type >= 0 &&
+        mt_cuda_grow(c, &c->between, &c->between_bytes, pairs * (size_t)x->inner * 2) < 0) {
+        free(mats);
+        experts_free(be, x);
+        return -ENOMEM;
+    }
     for (int i = 0; i < set->n; i++) {
         mats[i] = set->gate[i]->d;
         mats[set->n + i] = set->up[i]->d;
         mats[2 * set->n + i] = set->down[i]->d;
     }
-    mt_cuda_check(c, cudaMemcpyAsync(x->mats, mats, bytes, cudaMemcpyHostToDevice, c->stream),
+    mt_cuda_check(c,
+                  cudaMemcpyAsync(x->mats, mats, bytes, cudaMemcpyHostToDevice, mt_cuda_stream(c)),
                   "experts");
     mt_cuda_wait(c);
     free(mats);
@@ -100,19 +145,15 @@ MT_DEV bool before(float a, int i, float b, int j)
 }
 
 /*
- * A warp a row. Each of `top` rounds takes the best of those behind the one before. A row with a
- * logit that is no number gets weights that are none.
+ * Row r by one warp. Each of `top` rounds takes the best of those behind the one before. A row with
+ * a logit that is no number gets weights that are none.
  */
-static __global__ void route_rows(struct routing t, struct mt_rows logits, int n)
+MT_DEV void route_row(const struct routing &t, struct mt_rows logits, int64_t r)
 {
-    int64_t r = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int lane = (int)dev_lane(), last = -1;
     float top = INFINITY, least = INFINITY;
     double sum = 0;
     bool bad = false;
-
-    if (r >= n)
-        return;
     const float *logit = logits.data + r * logits.stride;
     int *id = t.expert + r * t.top;
     float *w = t.weight + r * t.top;
@@ -169,36 +210,75 @@ static __global__ void route_rows(struct routing t, struct mt_rows logits, int n
         w[k] = (float)(exp((double)w[k] - top) / sum);
 }
 
-/*
- * One block. Pairs by expert, rows ascending: a thread an expert counts its pairs, then deals them
- * out; a row has an expert once, so that a search in its ascending numbers could only be shorter.
- */
-static __global__ void group_pairs(struct routing t, int n)
+/* A block a row; its other warps, if there are any, round the row of x. */
+static __global__ void route_rows(struct routing t, struct mt_rows logits, struct mt_rows x,
+                                  uint16_t *half, bool bf16)
 {
-    int pairs = n * t.top;
+    int64_t r = blockIdx.x;
 
-    for (int e = (int)threadIdx.x; e < t.n; e += (int)blockDim.x) {
-        int have = 0;
+    if (threadIdx.x < 32)
+        return route_row(t, logits, r);
+    for (int i = (int)threadIdx.x - 32; i < x.width; i += (int)blockDim.x - 32) {
+        float v = x.data[r * x.stride + i];
 
-        for (int i = 0; i < pairs; i++)
-            have += t.expert[i] == e;
-        t.first[e + 1] = have;
+        half[r * x.width + i] = bf16 ? dev_to_bf16(v) : dev_to_f16(v);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        t.first[0] = 0;
-        for (int e = 0; e < t.n; e++)
-            t.first[e + 1] += t.first[e];
-    }
-    __syncthreads();
-    for (int e = (int)threadIdx.x; e < t.n; e += (int)blockDim.x) {
-        int at = t.first[e];
+}
 
-        for (int i = 0; at < t.first[e + 1]; i++)
-            if (t.expert[i] == e) {
-                t.pair[i] = at;
-                t.row[at++] = i / t.top;
+/*
+ * One block: pairs by expert, in no order among those of one (no sum depends on it), and the tiles
+ * of `rows` rows that they make. Shared: two numbers an expert.
+ */
+static __global__ void __launch_bounds__(1024) group_pairs(struct routing t, int n, int rows)
+{
+    MT_SHARED_BYTES(bytes);
+    int *next = (int *)bytes, *tile = next + t.n; /* the place of an expert's next pair, tile */
+    int pairs = n * t.top, step = (int)blockDim.x, lane = (int)dev_lane();
+
+    for (int e = (int)threadIdx.x; e < t.n; e += step)
+        next[e] = 0;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < pairs; i += step)
+        atomicAdd(&next[t.expert[i]], 1);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        int before = 0, tiles = 0;
+
+        for (int e0 = 0; e0 < t.n; e0 += 32) {
+            int e = e0 + lane, have = e < t.n ? next[e] : 0, some = (have + rows - 1) / rows;
+            int sum = have, sum_tiles = some;
+
+            for (unsigned by = 1; by < 32; by *= 2) {
+                int v = __shfl_up_sync(MT_FULL, sum, by);
+                int u = __shfl_up_sync(MT_FULL, sum_tiles, by);
+
+                if (lane >= (int)by) {
+                    sum += v;
+                    sum_tiles += u;
+                }
             }
+            if (e < t.n) {
+                t.first[e] = next[e] = before + sum - have;
+                tile[e] = tiles + sum_tiles - some;
+            }
+            before += __shfl_sync(MT_FULL, sum, 31);
+            tiles += __shfl_sync(MT_FULL, sum_tiles, 31);
+        }
+        if (lane == 0) {
+            t.first[t.n] = before;
+            *t.tiles = tiles;
+        }
+    }
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < t.n; e += step)
+        for (int r = t.first[e], end = t.first[e + 1], at = tile[e]; r < end; r += rows)
+            t.tile[at++] = {e, r, end - r < rows ? end - r : rows};
+    __syncthreads(); /* first is read from memory, but next is what moves */
+    for (int i = (int)threadIdx.x; i < pairs; i += step) {
+        int at = atomicAdd(&next[t.expert[i]], 1);
+
+        t.pair[i] = at;
+        t.row[at] = i / t.top;
     }
 }
 
@@ -231,28 +311,79 @@ static __global__ void combine_pairs(struct mt_rows out, struct mt_rows part,
     out.data[r * out.stride + col] = sum;
 }
 
+/* Gates, ups and downs of all pairs in f32: the results are in the first columns of scratch. */
+static void products(struct mt_backend *be, const struct mt_experts *ex, struct mt_rows x,
+                     struct mt_rows scratch, int pairs)
+{
+    struct mt_cuda *c = cuda_of(be);
+    struct mt_rows part = mt_rows_cols(scratch, 0, x.width);
+    struct mt_rows gate = mt_rows_cols(scratch, x.width, ex->inner);
+    struct mt_rows up = mt_rows_cols(scratch, x.width + ex->inner, ex->inner);
+
+    MT_LAUNCH(c, gather_pairs, (unsigned)pairs * mt_blocks(x.width, 256), 256, 0, part, x, ex->row);
+    mt_cuda_grouped(c, gate, part, ex->mats, ex->first, ex->n, ex->inner);
+    mt_cuda_grouped(c, up, part, ex->mats + ex->n, ex->first, ex->n, ex->inner);
+    mt_cuda_gated(be, gate, gate, up, pairs);
+    mt_cuda_grouped(c, part, gate, ex->mats + 2 * ex->n, ex->first, ex->n, ex->width);
+}
+
+/* The same of 16 bits; c->cast has x. */
+static void tiled_products(struct mt_cuda *c, const struct mt_experts *ex, struct mt_rows scratch,
+                           int pairs, enum mt_tiling tiling)
+{
+    struct mt_product p = {};
+
+    p.w = ex->mats;
+    p.up = ex->mats + ex->n;
+    p.cols = ex->inner;
+    p.k = ex->width;
+    p.x = (const uint16_t *)c->cast;
+    p.row = ex->row;
+    p.tile = ex->tile;
+    p.tiles = ex->tiles;
+    p.most = (int)most_tiles(ex->n, pairs, mt_cuda_tile_rows(tiling));
+    p.gated = (uint16_t *)c->between;
+    p.bf16 = ex->down_type != MT_F16;
+    mt_cuda_tiles(c, &p, ex->type, tiling);
+    p.w = ex->mats + 2 * ex->n;
+    p.up = NULL;
+    p.cols = ex->width;
+    p.k = ex->inner;
+    p.x = p.gated;
+    p.row = NULL;
+    p.gated = NULL;
+    p.out = scratch;
+    mt_cuda_tiles(c, &p, ex->down_type, tiling);
+}
+
 static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
                     struct mt_rows logits, struct mt_experts *ex, struct mt_rows residual,
                     struct mt_rows scratch, int n)
 {
     struct mt_cuda *c = cuda_of(be);
-    struct routing t = {ex->n,      ex->top,  ex->norm, ex->first,
-                        ex->expert, ex->pair, ex->row,  ex->weight};
+    struct routing t = {ex->n,    ex->top, ex->norm,   ex->first, ex->expert,
+                        ex->pair, ex->row, ex->weight, ex->tile,  ex->tiles};
     int pairs = n * ex->top;
-    struct mt_rows part = mt_rows_cols(scratch, 0, x.width);
-    struct mt_rows gate = mt_rows_cols(scratch, x.width, ex->inner);
-    struct mt_rows up = mt_rows_cols(scratch, x.width + ex->inner, ex->inner);
+    bool tiled = !c->exact && ex->type >= 0 && ex->down_type >= 0 &&
+                 (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+    enum mt_dtype half = ex->type == MT_F16 ? MT_F16 : MT_BF16;
+    bool rounded = tiled && mt_cuda_cast_has(c, x, n, half);
+    enum mt_tiling tiling = pairs / ex->n < WIDE_FROM ? MT_NARROW : MT_WIDE;
+    size_t shared = 2 * sizeof(int) * (size_t)ex->n;
+    unsigned threads = mt_blocks(pairs > ex->n ? pairs : ex->n, 32) * 32;
 
     if (n < 1)
         return;
-    MT_LAUNCH(c, route_rows, mt_blocks(n, 4), 128, 0, t, logits, n);
-    MT_LAUNCH(c, group_pairs, 1, ex->n < 256 ? (ex->n + 31) / 32 * 32 : 256, 0, t, n);
-    MT_LAUNCH(c, gather_pairs, (unsigned)pairs * mt_blocks(x.width, 256), 256, 0, part, x, t.row);
-    mt_cuda_grouped(c, gate, part, ex->mats, ex->first, ex->n, ex->inner);
-    mt_cuda_grouped(c, up, part, ex->mats + ex->n, ex->first, ex->n, ex->inner);
-    mt_cuda_gated(be, gate, gate, up, pairs);
-    mt_cuda_grouped(c, part, gate, ex->mats + 2 * ex->n, ex->first, ex->n, ex->width);
-    MT_LAUNCH(c, combine_pairs, (unsigned)n * mt_blocks(out.width, 256), 256, 0, out, part,
+    MT_LAUNCH(c, route_rows, (unsigned)n, tiled && !rounded ? 128 : 32, 0, t, logits, x,
+              (uint16_t *)c->cast, half == MT_BF16);
+    MT_SHARED_ROOM(c, group_pairs, shared);
+    MT_LAUNCH(c, group_pairs, 1, threads < 1024 ? threads : 1024, shared, t, n,
+              mt_cuda_tile_rows(tiling));
+    if (tiled)
+        tiled_products(c, ex, scratch, pairs, tiling);
+    else
+        products(be, ex, x, scratch, pairs);
+    MT_LAUNCH(c, combine_pairs, (unsigned)n * mt_blocks(out.width, 256), 256, 0, out, scratch,
               residual, t);
 }
 

@@ -3,13 +3,25 @@
  *
  * Our own kernel: a warp an output column, for 8 rows of x at a time, so that a weight is read once
  * for them. A lane's elements are 8 neighbours of every 256, summed in f32 ascending, then the
- * lanes by halves: one order, whatever the rows, their number and alignment. It serves `exact`, the
- * experts and weights in blocks. Else cuBLAS has the sums: f32 with f32 (pedantic: no TF32), bf16
- * and f16 with x rounded to the weight's type, added up in f32; our epilogue does the rest.
+ * lanes by halves: one order, whatever the rows, their number and alignment. It serves `exact`, a
+ * few rows of weights in blocks, and what nothing else takes. Else cuBLAS has the sums: f32 with
+ * f32 (pedantic: no TF32), bf16 and f16 with x rounded to the weight's type, added up in f32; our
+ * epilogue does the rest. Weights in blocks are tiles' (tiles.cu), or cuBLAS's after decoding.
  */
-#include "kernels/cuda/dev.h"
+#include "kernels/cuda/tensor.h"
+#include "kernels/cuda/tiles.h"
 
 enum { WARPS = 8, ROWS = 8, EACH = 8, STEP = 32 * EACH };
+
+/*
+ * Weights in blocks: so many rows are worth rounding x to bf16 for tensor cores, and so many the
+ * decoding of the weights for cuBLAS, by pieces of so many bytes.
+ */
+#ifdef MT_CUDA_EMU /* small tests go every way */
+enum { FEW = 3, MANY = 40, DECODED_BYTES = 64 << 10 };
+#else
+enum { FEW = 3, MANY = 192, DECODED_BYTES = 64 << 20 };
+#endif
 
 /* ---- our own ---- */
 
@@ -50,12 +62,10 @@ template <int TYPE> MT_DEV void raw_decode(float *w, const struct raw &r)
             w[i] = __fmul_rn((float)(signed char)(q[i / 4] >> 8 * (i % 4)), scale);
         return;
     }
-    int p = (int)dev_lane() / 4, at = 8 * (p & 3); /* of 32 elements */
-    unsigned a = r.head.y >> at, b = r.head.z >> at, c = r.head.w >> at;
-    unsigned scale = p < 4 ? a & 63 : (c & 15) | (a >> 6 & 3) << 4;
-    unsigned least = p < 4 ? b & 63 : (c >> 4 & 15) | (b >> 6 & 3) << 4;
-    float by = __fmul_rn(dev_from_f16((uint16_t)r.head.x), (float)scale);
-    float min = __fmul_rn(dev_from_f16((uint16_t)(r.head.x >> 16)), (float)least);
+    int p = (int)dev_lane() / 4; /* of 32 elements */
+    float by, min;
+
+    dev_q4_scale(&by, &min, r.head, p);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         unsigned v = q[i / 4] >> 4 * (p & 1) >> 8 * (i % 4) & 15;
@@ -149,22 +159,6 @@ MT_DEV float row_sums(const struct mt_dmat &m, int o, const float *x, int64_t st
         }
     }
     return fold(sum);
-}
-
-struct epilogue {
-    const float *bias;
-    enum mt_act act;
-    struct mt_rows residual;
-};
-
-MT_DEV void finish(struct mt_rows out, const struct epilogue &e, int64_t r, int o, float v)
-{
-    if (e.bias)
-        v += e.bias[o];
-    v = dev_act(e.act, v);
-    if (e.residual.data)
-        v += e.residual.data[r * e.residual.stride + o];
-    out.data[r * out.stride + o] = v;
 }
 
 /* Grid: columns / 8, rows / 8 (in x, as y is short). */
@@ -298,10 +292,12 @@ void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m)
 {
     int64_t n = (int64_t)m->rows * (m->cols / STEP);
 
-    if (m->type != MT_Q8_0 || m->cols % STEP)
-        return;
-    m->type = MT_Q8_APART;
-    MT_LAUNCH(c, part_blocks, mt_blocks(n, WARPS), 32 * WARPS, 0, (unsigned char *)m->data, n);
+    if (m->type == MT_Q8_0 && m->cols % STEP == 0) {
+        m->type = MT_Q8_APART;
+        MT_LAUNCH(c, part_blocks, mt_blocks(n, WARPS), 32 * WARPS, 0, (unsigned char *)m->data, n);
+    }
+    if ((m->type == MT_Q8_APART || m->type == MT_Q4_K) && !c->deterministic)
+        mt_cuda_grow(c, &c->decoded, &c->decoded_bytes, DECODED_BYTES);
 }
 
 static void own(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
@@ -355,48 +351,137 @@ static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
         finish(out, e, r, col, out.data[r * out.stride + col]);
 }
 
+/* n rows of x in c->cast; cast: the type that they have been cast to already, MT_F32 if to none. */
+static bool cast_to(struct mt_cuda *c, struct mt_rows x, enum mt_dtype type, int n, int *cast)
+{
+    if ((size_t)n * (size_t)x.width * 2 > c->cast_bytes)
+        return false;
+    c->casts_to = type;
+    if (*cast != type && !mt_cuda_cast_has(c, x, n, type)) {
+        MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(x.width, 256), 256, 0, (uint16_t *)c->cast,
+                  x, type == MT_BF16);
+        mt_cuda_cast_note(c, x, n, type);
+    }
+    *cast = type;
+    return true;
+}
+
 /*
- * cuBLAS counts columns first: out^T [cols of it, n] = W (transposed) x^T. Where the residual is
- * out itself and nothing comes between, it adds up there; where it is out and something does, the
- * sums can't lie in out, and the caller takes our kernel. cast: the type that x has been cast to
- * already, MT_F32 if to none; several matrices take the same rows.
+ * cuBLASLt adds bias and residual itself where no activation comes between; with one, and where it
+ * has no product with a bias, finish_rows does that. Where the residual is out itself and an
+ * activation comes between, the sums can't lie in out, and the caller takes our kernel. cast as
+ * above: several matrices take the same rows.
  */
 static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
                  struct epilogue e, int n, int *cast)
 {
-    bool same = e.residual.data == out.data;
-    bool plain = !e.bias && e.act == MT_ACT_NONE;
-    cudaDataType_t type = m.type == MT_F32    ? CUDA_R_32F
-                          : m.type == MT_BF16 ? CUDA_R_16BF
-                                              : CUDA_R_16F;
-    float one = 1, keep = same ? 1.0f : 0.0f;
-    const void *b = x.data;
-    int64_t ldb = x.stride;
+    bool plain = e.act == MT_ACT_NONE;
+    struct mt_dense d = {m.data, x.data, out.data, NULL, NULL, m.type, m.rows, m.cols, n, 0, 0, 0};
 
-    if (m.type > MT_BF16 || (same && !plain) || x.stride > INT_MAX || out.stride > INT_MAX)
+    if (m.type > MT_BF16 || (!plain && e.residual.data == out.data) || x.stride > INT_MAX ||
+        out.stride > INT_MAX || e.residual.stride > INT_MAX)
         return false;
     x.width = m.cols;
     out.width = m.rows;
+    d.ldx = (int)x.stride;
+    d.ld_out = (int)out.stride;
     if (m.type != MT_F32) {
-        if ((size_t)n * (size_t)m.cols * 2 > c->cast_bytes)
+        if (!cast_to(c, x, (enum mt_dtype)m.type, n, cast))
             return false;
-        if (*cast != m.type)
-            MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(m.cols, 256), 256, 0,
-                      (uint16_t *)c->cast, x, m.type == MT_BF16);
-        *cast = m.type;
-        b = c->cast;
-        ldb = m.cols;
+        d.x = c->cast;
+        d.ldx = m.cols;
     }
-    if (c->failed)
-        return true;
-    cublasStatus_t rc = cublasGemmEx(
-        c->blas, CUBLAS_OP_T, CUBLAS_OP_N, m.rows, n, m.cols, &one, m.data, type, m.cols, b, type,
-        (int)ldb, &keep, out.data, CUDA_R_32F, (int)out.stride,
-        m.type == MT_F32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (rc != CUBLAS_STATUS_SUCCESS)
-        return false;
-    if (!plain || (e.residual.data && !same))
+    if (plain) {
+        d.bias = e.bias;
+        d.residual = e.residual.data;
+        d.ld_residual = (int)e.residual.stride;
+        e.residual = {NULL, 0, 0};
+    }
+    if (mt_cuda_dense(c, d)) {
+        e.bias = plain ? NULL : e.bias;
+    } else {
+        d.bias = NULL;
+        if (!plain || !e.bias || !mt_cuda_dense(c, d))
+            return false;
+    }
+    if (e.bias || !plain || e.residual.data)
         MT_LAUNCH(c, finish_rows, (unsigned)n * mt_blocks(m.rows, 256), 256, 0, out, e);
+    return true;
+}
+
+/* ---- weights in blocks on tensor cores ---- */
+
+/* A warp 256 elements of m, dense. */
+template <int TYPE> static __global__ void decode_rows(uint16_t *dst, struct mt_dmat m)
+{
+    int steps = m.cols / STEP;
+    int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, row = i / steps;
+    float w[EACH];
+    uint4 v;
+
+    if (row >= m.rows)
+        return;
+    raw_decode<TYPE>(w, raw_of<TYPE>(m.data + row * m.row_bytes, (int)(i % steps)));
+    v.x = dev_pack<true>(w[0], w[1]);
+    v.y = dev_pack<true>(w[2], w[3]);
+    v.z = dev_pack<true>(w[4], w[5]);
+    v.w = dev_pack<true>(w[6], w[7]);
+    ((uint4 *)dst)[i * 32 + dev_lane()] = v;
+}
+
+/* x has been rounded to bf16. */
+static void tiles(struct mt_cuda *c, struct mt_rows out, const struct mt_dmat &m,
+                  const struct epilogue &e, int n)
+{
+    enum mt_tiling how = n <= mt_cuda_tile_rows(MT_SPLIT) ? MT_SPLIT : MT_SPLIT_WIDE;
+    struct mt_product p = {};
+
+    p.one = m;
+    p.cols = m.rows;
+    p.k = m.cols;
+    p.x = (const uint16_t *)c->cast;
+    p.n = n;
+    p.most = (int)mt_blocks(n, mt_cuda_tile_rows(how));
+    p.out = out;
+    p.end = e;
+    mt_cuda_tiles(c, &p, m.type, how);
+}
+
+static bool blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
+                   const struct epilogue &e, int n, int *cast)
+{
+    int rows = (int)(c->decoded_bytes / ((size_t)m.cols * 2) / 64 * 64);
+
+    x.width = m.cols;
+    if ((m.type != MT_Q8_APART && m.type != MT_Q4_K) || (n < FEW && !c->deterministic) ||
+        !cast_to(c, x, MT_BF16, n, cast))
+        return false;
+    if (n < MANY || !rows || c->deterministic) {
+        tiles(c, out, m, e, n);
+        return true;
+    }
+    for (int o = 0; o < m.rows; o += rows) {
+        struct mt_dmat part = m, dense;
+        struct epilogue end = e;
+        struct mt_rows to;
+
+        part.data += o * m.row_bytes;
+        part.rows = m.rows - o < rows ? m.rows - o : rows;
+        dense = {(const unsigned char *)c->decoded, MT_BF16, part.rows, m.cols,
+                 2 * (int64_t)m.cols};
+        to = mt_rows_cols(out, o, part.rows);
+        end.bias = e.bias ? e.bias + o : NULL;
+        if (e.residual.data)
+            end.residual = mt_rows_cols(e.residual, o, part.rows);
+        unsigned grid = mt_blocks((int64_t)part.rows * (m.cols / STEP), WARPS);
+        if (m.type == MT_Q4_K)
+            MT_LAUNCH(c, decode_rows<MT_Q4_K>, grid, 32 * WARPS, 0, (uint16_t *)c->decoded, part);
+        else
+            MT_LAUNCH(c, decode_rows<MT_Q8_APART>, grid, 32 * WARPS, 0, (uint16_t *)c->decoded,
+                      part);
+        if (!blas(c, to, x, dense, end, n, cast))
+            tiles(c, to, part, end, n);
+    }
     return true;
 }
 
@@ -405,7 +490,10 @@ static void product(struct mt_cuda *c, struct mt_rows x, const struct mt_linear 
 {
     struct epilogue e = {l->bias ? l->bias->vec : NULL, l->act, l->residual};
 
-    if (n > 0 && (c->exact || !blas(c, l->out, x, l->w->d, e, n, cast)))
+    if (x.data != c->cast_of.data) /* cuBLAS's product, no launch of ours, may change those */
+        c->cast_of.data = NULL;
+    if (n > 0 && (c->exact || (!blas(c, l->out, x, l->w->d, e, n, cast) &&
+                               !blocks(c, l->out, x, l->w->d, e, n, cast))))
         own(c, l->out, x, l->w->d, e, n);
 }
 

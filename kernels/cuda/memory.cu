@@ -59,12 +59,14 @@ void mt_weight_free(struct mt_cuda *c, struct mt_chunk *in)
     while (*at != in)
         at = &(*at)->next;
     *at = in->next;
-    cudaFree(in->data); /* waits for what reads it */
+    mt_cuda_wait(c); /* it may be in work */
+    cudaFree(in->data);
     free(in);
 }
 
 bool mt_weight_put(struct mt_cuda *c, char *dst, const char *src, size_t bytes)
 {
+    cudaStream_t stream = mt_cuda_stream(c);
     bool ok = c->pinned || cudaMallocHost((void **)&c->pinned, 2 * PINNED_BYTES) == cudaSuccess;
 
     for (int i = 0; i < 2; i++)
@@ -78,8 +80,8 @@ bool mt_weight_put(struct mt_cuda *c, char *dst, const char *src, size_t bytes)
         if (cudaEventSynchronize(c->sent[half]) != cudaSuccess)
             return false;
         memcpy(part, src + at, n);
-        ok = cudaMemcpyAsync(dst + at, part, n, cudaMemcpyHostToDevice, c->stream) == cudaSuccess &&
-             cudaEventRecord(c->sent[half], c->stream) == cudaSuccess;
+        ok = cudaMemcpyAsync(dst + at, part, n, cudaMemcpyHostToDevice, stream) == cudaSuccess &&
+             cudaEventRecord(c->sent[half], stream) == cudaSuccess;
     }
     return ok;
 }

@@ -30,10 +30,11 @@ template <bool WIDE> MT_DEV float piece_sum(float v)
     return v;
 }
 
-/* b: NULL for RMS. */
+/* b: NULL for RMS. half: NULL, or where the rows go rounded too. */
 template <bool WIDE>
 static __global__ void norm_rows(struct mt_rows out, struct mt_rows x, const float *w,
-                                 const float *b, int width, int pieces, int64_t n, float eps)
+                                 const float *b, int width, int pieces, int64_t n, float eps,
+                                 uint16_t *half, bool bf16)
 {
     int64_t p = WIDE ? blockIdx.x : (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int first = WIDE ? (int)threadIdx.x : (int)dev_lane(), step = WIDE ? 32 * WARPS : 32;
@@ -52,8 +53,13 @@ static __global__ void norm_rows(struct mt_rows out, struct mt_rows x, const flo
     for (int i = first; i < width; i += step)
         sum += (a[i] - mean) * (a[i] - mean);
     float scale = 1 / sqrtf(piece_sum<WIDE>(sum) / (float)width + eps);
-    for (int i = first; i < width; i += step)
-        y[i] = (a[i] - mean) * scale * w[i] + (b ? b[i] : 0);
+    for (int i = first; i < width; i += step) {
+        float v = (a[i] - mean) * scale * w[i] + (b ? b[i] : 0);
+
+        y[i] = v;
+        if (half)
+            half[p * width + i] = bf16 ? dev_to_bf16(v) : dev_to_f16(v);
+    }
 }
 
 static void norm(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_mat *w,
@@ -62,15 +68,19 @@ static void norm(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     int width = w->d.cols, pieces = b ? 1 : x.width / width;
     int64_t all = (int64_t)n * pieces;
     const float *shift = b ? b->vec : NULL;
+    uint16_t *half = pieces == 1 && out.width == width ? mt_cuda_cast_room(c, out, n) : NULL;
+    bool bf16 = c->casts_to == MT_BF16;
 
     if (all < 1)
         return;
     if (width > WARP_WIDTH)
         MT_LAUNCH(c, norm_rows<true>, (unsigned)all, 32 * WARPS, 0, out, x, w->vec, shift, width,
-                  pieces, all, eps);
+                  pieces, all, eps, half, bf16);
     else
         MT_LAUNCH(c, norm_rows<false>, mt_blocks(all, WARPS), 32 * WARPS, 0, out, x, w->vec, shift,
-                  width, pieces, all, eps);
+                  width, pieces, all, eps, half, bf16);
+    if (half)
+        mt_cuda_cast_note(c, out, n, c->casts_to);
 }
 
 static void rms_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
@@ -104,21 +114,32 @@ static unsigned grid_of(int width, int n)
     return (unsigned)n * mt_blocks(width, 256);
 }
 
-static __global__ void gated_rows(struct mt_rows out, struct mt_rows gate, struct mt_rows up)
+static __global__ void gated_rows(struct mt_rows out, struct mt_rows gate, struct mt_rows up,
+                                  uint16_t *half, bool bf16)
 {
     struct place p = place_of(gate.width);
 
     if (p.col >= gate.width)
         return;
     float g = gate.data[p.row * gate.stride + p.col];
-    out.data[p.row * out.stride + p.col] = g / (1 + expf(-g)) * up.data[p.row * up.stride + p.col];
+    float v = g / (1 + expf(-g)) * up.data[p.row * up.stride + p.col];
+    out.data[p.row * out.stride + p.col] = v;
+    if (half)
+        half[p.row * gate.width + p.col] = bf16 ? dev_to_bf16(v) : dev_to_f16(v);
 }
 
 void mt_cuda_gated(struct mt_backend *be, struct mt_rows out, struct mt_rows gate,
                    struct mt_rows up, int n)
 {
-    if (n > 0)
-        MT_LAUNCH(cuda_of(be), gated_rows, grid_of(gate.width, n), 256, 0, out, gate, up);
+    struct mt_cuda *c = cuda_of(be);
+    uint16_t *half = out.width == gate.width ? mt_cuda_cast_room(c, out, n) : NULL;
+
+    if (n < 1)
+        return;
+    MT_LAUNCH(c, gated_rows, grid_of(gate.width, n), 256, 0, out, gate, up, half,
+              c->casts_to == MT_BF16);
+    if (half)
+        mt_cuda_cast_note(c, out, n, c->casts_to);
 }
 
 static __global__ void activate_rows(struct mt_rows out, struct mt_rows x, enum mt_act act)

@@ -149,6 +149,7 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     stride = row_stride(width);
     if (__builtin_mul_overflow(n, stride * (int64_t)sizeof(float), &bytes))
         return -ENOMEM;
+    c->cast_of.data = NULL;
     if ((rc = mt_cuda_grow(c, &c->cast, &c->cast_bytes, (size_t)bytes / 2)) < 0)
         return rc;
     if (!(h = (struct mt_held *)malloc(sizeof(*h))))
@@ -160,7 +161,7 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     *h = {c->held, (float *)data, bytes};
     c->held = h;
     be->rows_held += bytes;
-    mt_cuda_check(c, cudaMemsetAsync(data, 0, (size_t)bytes, c->stream), "zeroing rows");
+    mt_cuda_check(c, cudaMemsetAsync(data, 0, (size_t)bytes, mt_cuda_stream(c)), "zeroing rows");
     if (c->visible)
         mt_cuda_wait(c);
     *out = {(float *)data, stride, width};
@@ -191,15 +192,19 @@ static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src
     struct mt_stage s = {NULL, NULL, 0};
     bool small = (size_t)n * row <= c->ring_bytes / 4;
 
+    c->cast_of.data = NULL;
     if (n < 1 || c->failed || (small && !mt_stage_new(c, &s, (size_t)n * row)))
         return;
-    if (small)
+    if (small) {
         memcpy(s.host, src, s.bytes);
-    mt_cuda_check(c,
-                  cudaMemcpy2DAsync(dst.data, (size_t)dst.stride * sizeof(float),
-                                    small ? (const void *)s.host : src, row, row, (size_t)n,
-                                    cudaMemcpyHostToDevice, c->stream),
-                  "rows to the device");
+        mt_cuda_copy(c, dst.data, (size_t)dst.stride * sizeof(float), s.host, row, row, (size_t)n,
+                     cudaMemcpyHostToDevice, "rows to the device");
+    } else {
+        mt_cuda_check(c,
+                      cudaMemcpy2DAsync(dst.data, (size_t)dst.stride * sizeof(float), src, row, row,
+                                        (size_t)n, cudaMemcpyHostToDevice, mt_cuda_stream(c)),
+                      "rows to the device");
+    }
     if (!small || c->visible)
         mt_cuda_wait(c);
 }
@@ -214,7 +219,7 @@ static void rows_get(struct mt_backend *be, float *dst, struct mt_rows src, int6
     if (!c->failed)
         mt_cuda_check(c,
                       cudaMemcpy2DAsync(dst, row, src.data, (size_t)src.stride * sizeof(float), row,
-                                        (size_t)n, cudaMemcpyDeviceToHost, c->stream),
+                                        (size_t)n, cudaMemcpyDeviceToHost, mt_cuda_stream(c)),
                       "rows from the device");
     if (!mt_cuda_wait(c))
         for (int64_t i = 0; i < n * src.width; i++)

@@ -12,7 +12,10 @@
 struct mt_cuda_plugin {
     const char *version; /* MT_VERSION, first for ever */
     size_t ops_bytes;    /* sizeof(struct mt_ops): a table of another build is not used */
-    /* how: "" or a list: exact, device=N; visible, for tests: rows and pools in pinned memory */
+    /*
+     * how: "" or a list: exact, deterministic, device=N; visible, for tests: rows and pools in
+     * pinned memory.
+     */
     int (*open)(struct mt_backend **out, const char *how, struct mt_err *e);
 };
 

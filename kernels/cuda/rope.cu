@@ -154,7 +154,7 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
 
     if (b->n_rows < 1 || !mt_cuda_batch(c, kv, b, bytes, &d) || !mt_stage_new(c, &s, bytes))
         return;
-    for (int i = 0; i < half; i++)
+    for (int i = 0; i <= half; i++) /* one more than turns: all that goes up is compared */
         ((double *)s.host)[i] = pow(rope.base, -2.0 * i / hd);
     mt_stage_share(c, &s);
     MT_LAUNCH(c, rope_rows, (unsigned)b->n_rows, THREADS, shared, mt_dkv_of(kv, layer), d, q,

@@ -30,6 +30,7 @@ struct draw {
     const int32_t *ban;
     const struct mt_scale *scale;
     int n_ban, n_scale;
+    bool none; /* a row that is nobody's */
 };
 
 /* mt_unit of base.h. */
@@ -388,19 +389,26 @@ static __global__ void __launch_bounds__(THREADS)
     draw_rows(struct mt_rows logits, const struct draw *draws, int32_t *ids, double unit)
 {
     const struct draw d = draws[blockIdx.x];
+
+    if (d.none)
+        return;
     int id = draw_row(logits.data + (int64_t)blockIdx.x * logits.stride, logits.width, unit, d);
 
     if (threadIdx.x == 0)
         ids[blockIdx.x] = id;
 }
 
-/* [ids][draws][bans and scales of each row], in one piece. */
+/*
+ * [ids][draws][bans and scales of each row], in one piece; rows and bytes are their buckets', so
+ * that a step of a session more or less is the same launch.
+ */
 static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt_sample *params,
                    int32_t *ids, int n)
 {
     struct mt_cuda *c = cuda_of(be);
-    size_t head = ((size_t)n * sizeof(*ids) + 255) / 256 * 256;
-    size_t at = head + (size_t)n * sizeof(struct draw), bytes = at;
+    int rows = (int)mt_bucket(n);
+    size_t head = ((size_t)rows * sizeof(*ids) + 255) / 256 * 256;
+    size_t at = head + (size_t)rows * sizeof(struct draw), bytes = 0;
     struct mt_stage s, out;
     double unit = 0x1p62;
 
@@ -412,13 +420,15 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
         if (params[i].rules)
             bytes += (size_t)params[i].rules->n_ban * sizeof(int32_t) +
                      (size_t)params[i].rules->n_scale * sizeof(struct mt_scale);
-    if (!mt_stage_new(c, &s, bytes))
+    if (!mt_stage_new(c, &s, at + (bytes ? (size_t)mt_bucket((int64_t)bytes) : 0)))
         return;
+    for (int i = n; i < rows; i++)
+        ((struct draw *)(s.host + head))[i].none = true;
     for (int i = 0; i < n; i++) {
         const struct mt_sample *p = &params[i];
         struct draw *d = (struct draw *)(s.host + head) + i;
 
-        *d = {p->temperature, p->top_p, p->top_k, -1, p->seed, p->draw, NULL, NULL, 0, 0};
+        *d = {p->temperature, p->top_p, p->top_k, -1, p->seed, p->draw, NULL, NULL, 0, 0, false};
         if (!p->rules)
             continue;
         d->exit_id = p->rules->exit_id;
@@ -436,12 +446,12 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
     for (int w = 1; w < logits.width; w *= 2)
         unit /= 2;
     mt_stage_send(c, &s);
-    MT_LAUNCH(c, draw_rows, (unsigned)n, THREADS, 0, logits, (const struct draw *)(s.dev + head),
+    MT_LAUNCH(c, draw_rows, (unsigned)rows, THREADS, 0, logits, (const struct draw *)(s.dev + head),
               (int32_t *)s.dev, unit);
     out = s;
-    out.bytes = (size_t)n * sizeof(*ids);
+    out.bytes = (size_t)rows * sizeof(*ids);
     if (mt_stage_fetch(c, &out))
-        memcpy(ids, out.host, out.bytes);
+        memcpy(ids, out.host, (size_t)n * sizeof(*ids));
 }
 
 void mt_cuda_samples(struct mt_ops *o)

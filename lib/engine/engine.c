@@ -270,6 +270,11 @@ const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
     return &eng->opts;
 }
 
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng)
+{
+    return eng->clock;
+}
+
 /* ---- admission ---- */
 
 /* A session leaves every D / n seconds, D what those that are gone lasted. */

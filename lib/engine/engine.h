@@ -160,6 +160,8 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
 void mt_engine_free(struct mt_engine **eng);
 const struct mt_engine_plan *mt_engine_plan(const struct mt_engine *eng);
 const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng);
+/* The one that it was made with. */
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng);
 
 struct mt_session_opts {
     const char *system; /* NULL: the engine's */
@@ -226,13 +228,20 @@ struct mt_load_opts {
 };
 /*
  * The session that io holds, at its place, goes on here: each of its answers is, bit for bit, what
- * it would have been there. Number of threads, size of pool and block, and of steps, may differ;
- * model, frame, mode, policy and KV type may not (-EINVAL says both), nor may the window and the
- * answers be longer than the engine's. io must end with it. 0, or -EAGAIN as mt_engine_open has
- * it; with a line in io: -EINVAL, -EPROTO (a state that can't be), -ENOMEM. Nobody else is touched.
+ * it would have been there. Number of threads, size of the pool and of steps, and of blocks that
+ * are multiples of MT_KV_UNIT, may differ; model, frame, mode, policy and KV type may not (-EINVAL
+ * says both), nor may the window and the answers be longer than the engine's. io must end with it.
+ * 0, or -EAGAIN as mt_engine_open has it; with a line in io: -EINVAL, -EPROTO (a state that can't
+ * be), -ENOMEM. Nobody else is touched.
  */
 int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct mt_load_opts *o,
                    int64_t *session, const char **reason, double *retry_s);
+
+/*
+ * What an engine knows beside its sessions, for one that takes them all over: numbers that were
+ * given, when it began, cap, gate and drain, how many left. Read after the sessions.
+ */
+void mt_engine_visit(struct mt_engine *eng, struct mt_state_io *io);
 
 /* One pass: at most one encode and one step. True if it did something, so that more may be left. */
 bool mt_engine_tick(struct mt_engine *eng);

@@ -171,6 +171,7 @@ static struct plan plan_step(struct mt_engine *eng, int n)
         if (s->phase == PHASE_DECODE && p.want < want_max) {
             add_decode(eng, &p, s);
         } else if (s->phase == PHASE_PREFILL) {
+            mt_session_skip(s);
             int left = s->n_feed - s->fed, room = budget - p.rows;
             int take = left < (int)eng->plan.step_max ? left : (int)eng->plan.step_max;
             take = take < room ? take : room;

@@ -192,9 +192,8 @@ static void drop_prefix(struct mt_engine *eng, struct prefix *p)
 }
 
 /*
- * Sinks that lie inside the prompt are the same for every session with that prompt. Each session
- * computes its prompt itself, so that nobody has to wait for another's; whoever is first writes the
- * sinks (mt_session_view).
+ * Sinks that lie inside the prompt are the same for every session with that prompt, and are
+ * computed by whoever is first (mt_session_skip).
  */
 int mt_session_reserve(struct session *s, struct mt_engine *eng)
 {
@@ -270,6 +269,16 @@ void mt_session_feed(struct session *s, int audio_rows)
     s->audio_rows = audio_rows;
     s->n_answer = 0;
     s->n_text = 0;
+}
+
+void mt_session_skip(struct session *s)
+{
+    int64_t n = s->prefix ? s->prefix->written - s->len : 0;
+
+    if (n > 0) { /* so it is still in its prompt, which begins its feed */
+        s->fed += (int)n;
+        s->len += n;
+    }
 }
 
 struct mt_kv_view mt_session_view(const struct session *s, int64_t n)

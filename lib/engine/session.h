@@ -144,6 +144,11 @@ int mt_session_fit(struct session *s, struct mt_engine *eng, int64_t tokens);
  */
 void mt_session_feed(struct session *s, int audio_rows);
 /*
+ * Before a step is planned: what of its prompt lies in shared blocks is not computed again, nor
+ * what another session computes in the same step.
+ */
+void mt_session_skip(struct session *s);
+/*
  * The view for the next n tokens, which the step being planned will append: of shared sinks those
  * that are not held yet.
  */

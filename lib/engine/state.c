@@ -8,6 +8,7 @@
  */
 #include "engine/session.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
@@ -18,6 +19,9 @@
 #define SYSTEM_MAX ((size_t)1 << 20)
 #define TOKENS_MAX (INT64_C(1) << 44)
 #define FRAMES_MAX (INT64_C(1) << 44)
+#define UNIT       "16" /* MT_KV_UNIT, for people */
+
+static_assert(MT_KV_UNIT == 16, "UNIT says so");
 
 /* ---- what it was opened with ---- */
 
@@ -34,6 +38,8 @@ static void visit_shape(const struct mt_engine *eng, struct mt_state_io *io)
     mt_state_same(io, "--mode (0: turn, 1: free)", (int64_t)o->mode);
     mt_state_same(io, "--kv (0: unbounded, 1: a window)", o->policy.bounded);
     mt_state_same(io, "--rope (0: cache, 1: absolute)", o->policy.rope_absolute);
+    mt_state_same(io, "--block (" UNIT ": any multiple of it)",
+                  o->block_tokens % MT_KV_UNIT ? o->block_tokens : MT_KV_UNIT);
 }
 
 struct origin {
@@ -339,4 +345,31 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
         mt_engine_list(eng, s);
     *session = s->id;
     return 0;
+}
+
+void mt_engine_visit(struct mt_engine *eng, struct mt_state_io *io)
+{
+    int64_t last = eng->next_id, start = eng->t_start, closed = eng->n_closed;
+    int cap = eng->cap, most = eng->opts.max_sessions, gate = (int)eng->gate;
+    bool draining = eng->draining;
+    double closed_s = eng->closed_s;
+
+    mt_state_i64(io, "last session", &last, io->load ? eng->next_id : 0, INT64_MAX - 1);
+    mt_state_i64(io, "time of its start", &start, INT64_MIN, eng->clock->now_ns(eng->clock));
+    mt_state_int(io, "cap", &cap, 0, INT_MAX);
+    mt_state_int(io, "most sessions", &most, 1, INT_MAX);
+    mt_state_int(io, "gate", &gate, MT_GATE_OPEN, MT_GATE_STALLED);
+    mt_state_bool(io, "drain", &draining);
+    mt_state_i64(io, "sessions closed", &closed, 0, INT64_MAX);
+    mt_state_f64(io, "time of those", &closed_s);
+    if (!io->load || !mt_state_ok(io))
+        return;
+    eng->next_id = last;
+    eng->t_start = start;
+    if (cap != most) /* somebody has set it */
+        mt_engine_set_cap(eng, cap);
+    eng->gate = (enum mt_gate)gate;
+    eng->draining = draining;
+    eng->n_closed = closed;
+    eng->closed_s = closed_s;
 }

@@ -70,7 +70,7 @@ static enum MHD_Result say_health(struct mt_metrics_server *s, struct MHD_Connec
     const char *word;
     char line[80];
 
-    mt_wire_meter_read(s->meter, &st);
+    mt_wire_meter_read(s->meter, now, &st);
     word = judge(&st, now);
     if (!strcmp(mt_health_alive(&st, now), "stalled"))
         snprintf(line, sizeof(line), "stalled %lld ms\n",
@@ -84,12 +84,13 @@ static enum MHD_Result say_metrics(struct mt_metrics_server *s, struct MHD_Conne
 {
     enum mt_metrics_format format = mt_metrics_accepted(
         MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT));
+    struct mt_clock clock = mt_clock_real();
     struct mt_metrics_outlook o;
     struct mt_wire_state st;
     size_t n = 0;
     char *text;
 
-    mt_wire_meter_read(s->meter, &st);
+    mt_wire_meter_read(s->meter, clock.now_ns(&clock), &st);
     mt_metrics_watch_outlook(s->watch, &o);
     text = mt_metrics_write(&s->facts, &st, &o, format, &n);
     return answer(c, MHD_HTTP_OK, mt_metrics_content_type(format), text, n, MHD_RESPMEM_MUST_FREE);
@@ -146,9 +147,11 @@ static void *run(void *arg)
         MHD_UNSIGNED_LONG_LONG theirs;
 
         if (wait_ms <= 0) {
-            mt_wire_meter_read(s->meter, &st);
+            int64_t now = clock.now_ns(&clock);
+
+            mt_wire_meter_read(s->meter, now, &st);
             mt_metrics_watch_look(s->watch, &st);
-            next = clock.now_ns(&clock) + look_ms(s) * MT_NS_PER_MS;
+            next = now + look_ms(s) * MT_NS_PER_MS;
             wait_ms = look_ms(s);
         }
         if (MHD_get_timeout(s->daemon, &theirs) == MHD_YES && theirs < (uint64_t)wait_ms)
@@ -186,23 +189,24 @@ static int start(struct mt_metrics_server *s, struct mt_err *e)
     return 0;
 }
 
-static int serve(struct mt_metrics_server **out, const char *where, int fd,
-                 const struct mt_metrics_facts *f, struct mt_wire_meter *meter, struct mt_err *e)
+int mt_metrics_serve_taken(struct mt_metrics_server **out, const struct mt_listener *l,
+                           const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
+                           struct mt_err *e)
 {
     struct mt_metrics_server *s = calloc(1, sizeof(*s));
-    int rc = 0;
+    int rc;
 
     *out = NULL;
-    if (!s)
+    if (!s) {
+        mt_listen_unlink(l);
+        close(l->fd);
         return mt_err_set(e, -ENOMEM, "out of memory");
+    }
     s->facts = *f;
     s->meter = meter;
     s->wake = -1;
-    if (where)
-        rc = mt_listen_service(&s->listener, where, e);
-    else
-        mt_listen_adopt_service(&s->listener, fd);
-    if (!rc && (rc = mt_metrics_watch_new(&s->watch, f)) < 0)
+    s->listener = *l;
+    if ((rc = mt_metrics_watch_new(&s->watch, f)) < 0)
         mt_err_set(e, rc, "out of memory");
     if (!rc)
         rc = start(s, e);
@@ -216,18 +220,36 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
                      const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
                      struct mt_err *e)
 {
-    return serve(out, where, -1, f, meter, e);
+    struct mt_listener l;
+    int rc = mt_listen_service(&l, where, e);
+
+    *out = NULL;
+    return rc < 0 ? rc : mt_metrics_serve_taken(out, &l, f, meter, e);
 }
 
 int mt_metrics_serve_fd(struct mt_metrics_server **out, int fd, const struct mt_metrics_facts *f,
                         struct mt_wire_meter *meter, struct mt_err *e)
 {
-    return serve(out, NULL, fd, f, meter, e);
+    struct mt_listener l;
+
+    mt_listen_adopt_service(&l, fd);
+    return mt_metrics_serve_taken(out, &l, f, meter, e);
 }
 
 const char *mt_metrics_where(const struct mt_metrics_server *s)
 {
     return s->listener.where;
+}
+
+const struct mt_listener *mt_metrics_door(const struct mt_metrics_server *s)
+{
+    return s ? &s->listener : NULL;
+}
+
+void mt_metrics_given(struct mt_metrics_server *s)
+{
+    if (s)
+        s->listener.ino = 0;
 }
 
 void mt_metrics_stop(struct mt_metrics_server **ps)

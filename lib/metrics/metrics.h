@@ -87,6 +87,14 @@ int mt_metrics_serve(struct mt_metrics_server **out, const char *where,
 /* The same on a socket that listens already; it is closed with the server. */
 int mt_metrics_serve_fd(struct mt_metrics_server **out, int fd, const struct mt_metrics_facts *f,
                         struct mt_wire_meter *meter, struct mt_err *e);
+/* On one that another server had, with its name and its file. */
+int mt_metrics_serve_taken(struct mt_metrics_server **out, const struct mt_listener *l,
+                           const struct mt_metrics_facts *f, struct mt_wire_meter *meter,
+                           struct mt_err *e);
+/* What it listens on, for another server; NULL without one. */
+const struct mt_listener *mt_metrics_door(const struct mt_metrics_server *s);
+/* That server has it: the socket's file stays when this one stops. */
+void mt_metrics_given(struct mt_metrics_server *s);
 /* Where it listens, with the port that was chosen for 0. */
 const char *mt_metrics_where(const struct mt_metrics_server *s);
 void mt_metrics_stop(struct mt_metrics_server **s);

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct mt_notifier {
     int64_t extended_ns, status_ns, fed_ns; /* when it last said so */
     int64_t finished;                       /* frames, then */
     bool ready, stopping;
+    atomic_bool given; /* another server says the rest */
     char status[MT_NOTIFY_STATUS];
 };
 
@@ -95,7 +97,7 @@ static void look(struct mt_notifier *n, int64_t now)
 {
     struct mt_wire_state s;
 
-    mt_wire_meter_read(n->meter, &s);
+    mt_wire_meter_read(n->meter, now, &s);
     mt_metrics_watch_look(n->watch, &s);
     if (!n->ready && s.warm) {
         mt_service_notify("READY=1");
@@ -133,7 +135,7 @@ static void *run(void *arg)
             mt_service_notify(EXTEND);
             n->extended_ns = now;
         }
-        if (serves)
+        if (serves && !atomic_load(&n->given))
             look(n, now);
         poll(&p, 1, (int)(pause_ns(n) / MT_NS_PER_MS));
     }
@@ -182,6 +184,12 @@ void mt_notifier_serve(struct mt_notifier *n, const struct mt_metrics_facts *f,
     pthread_mutex_unlock(&n->lock);
 }
 
+void mt_notifier_given(struct mt_notifier *n)
+{
+    if (n)
+        atomic_store(&n->given, true);
+}
+
 void mt_notifier_stop(struct mt_notifier **pn)
 {
     struct mt_notifier *n = *pn;
@@ -190,7 +198,7 @@ void mt_notifier_stop(struct mt_notifier **pn)
         return;
     eventfd_write(n->wake, 1);
     pthread_join(n->thread, NULL);
-    if (!n->stopping)
+    if (!n->stopping && !atomic_load(&n->given))
         mt_service_notify("STOPPING=1");
     close(n->wake);
     mt_metrics_watch_free(&n->watch);

@@ -20,6 +20,8 @@ int mt_notifier_start(struct mt_notifier **out, struct mt_err *e);
  */
 void mt_notifier_serve(struct mt_notifier *n, const struct mt_metrics_facts *f,
                        struct mt_wire_meter *meter);
+/* Another server goes on: nothing more is said, and the manager must not think that all ends. */
+void mt_notifier_given(struct mt_notifier *n);
 void mt_notifier_stop(struct mt_notifier **n);
 
 /* "grow 17/29, rho 0.41, sat 512 s": what STATUS= says. */

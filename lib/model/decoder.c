@@ -210,7 +210,11 @@ int mt_decoder_init(struct mt_decoder *d, const struct mt_decoder_config *cfg, c
         .cfg = *cfg, .be = be, .step_rows = o->step_rows, .want_rows = o->want_rows};
     d->layer = calloc((size_t)cfg->layers, sizeof(*d->layer));
     d->iota = calloc((size_t)o->step_rows, sizeof(*d->iota));
-    if (!d->layer || !d->iota)
+    if (be->ops->rows_bucket) {
+        d->run = calloc((size_t)o->step_rows, sizeof(*d->run));
+        d->ids = calloc((size_t)o->step_rows, sizeof(*d->ids));
+    }
+    if (!d->layer || !d->iota || (be->ops->rows_bucket && (!d->run || !d->ids)))
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < o->step_rows; i++)
         d->iota[i] = i;
@@ -254,6 +258,8 @@ void mt_decoder_free(struct mt_decoder *d)
         mt_unbind_rows(be, rows[j]);
     free(d->layer);
     free(d->iota);
+    free(d->run);
+    free(d->ids);
     *d = (struct mt_decoder){0};
 }
 
@@ -288,13 +294,48 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
     op->linear(d->be, d->x, d->gate, l->down, NULL, MT_ACT_NONE, d->x, n);
 }
 
-int mt_decoder_step(struct mt_decoder *d, struct mt_kv *kv, const struct mt_step *s,
+/*
+ * A step that only decodes, filled up to the rows that the backend wants: rows of nobody say what
+ * the first session says, see one token of its, and write none; what they come to is not looked at.
+ */
+static struct mt_step filled(struct mt_decoder *d, const struct mt_step *s)
+{
+    struct mt_step f = *s;
+    int n = s->batch.n_rows;
+
+    if (!d->run || s->batch.n_runs != n || s->n_want != n || s->n_audio > 0 || s->watch)
+        return f;
+    int rows = d->be->ops->rows_bucket(d->be, n);
+    if (rows == n || rows > d->step_rows || rows > d->want_rows)
+        return f;
+    memcpy(d->run, s->batch.runs, (size_t)n * sizeof(*d->run));
+    memcpy(d->ids, s->ids, (size_t)n * sizeof(*d->ids));
+    for (int i = n; i < rows; i++) {
+        d->ids[i] = s->ids[0];
+        d->run[i] = (struct mt_run){.row = i,
+                                    .n = 1,
+                                    .view = {.blocks = s->batch.runs[0].view.blocks,
+                                             .sinks = 1,
+                                             .sinks_held = 1,
+                                             .ring_blocks = 1,
+                                             .window = 1,
+                                             .kv = s->batch.runs[0].view.kv}};
+    }
+    f.batch = (struct mt_batch){rows, rows, d->run};
+    f.ids = d->ids;
+    f.want = d->iota;
+    f.n_want = rows;
+    return f;
+}
+
+int mt_decoder_step(struct mt_decoder *d, struct mt_kv *kv, const struct mt_step *step,
                     struct mt_rows *logits)
 {
     const struct mt_ops *op = d->be->ops;
 
-    if (s->batch.n_rows < 1 || s->batch.n_rows > d->step_rows || s->n_want > d->want_rows)
+    if (step->batch.n_rows < 1 || step->batch.n_rows > d->step_rows || step->n_want > d->want_rows)
         return -EINVAL;
+    const struct mt_step all = filled(d, step), *s = &all;
     op->embed(d->be, d->x, d->embed, s->ids, s->batch.n_rows);
     for (int i = 0; i < s->n_audio; i++)
         op->gather(d->be, mt_rows_from(d->x, s->audio[i].row), s->audio[i].src, d->iota,

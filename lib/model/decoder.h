@@ -39,6 +39,9 @@ struct mt_decoder {
     struct mt_decoder_layer *layer;
     int step_rows, want_rows;
     int *iota; /* 0, 1, 2, … for copies of whole runs */
+    /* A step that is filled up, where the backend wants that: step_rows each. */
+    struct mt_run *run;
+    int32_t *ids;
     /* Activations, step_rows each; logits and last: want_rows. */
     struct mt_rows x, h, q, q_sink, k, v, att, gate, up, last, logits;
     struct mt_moe_scratch moe;

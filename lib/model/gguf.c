@@ -330,8 +330,8 @@ static int take_type(struct cursor *c, struct entry *x)
 }
 
 /*
- * Tensors lie in the order in which they are told, each at the next aligned place: an offset says
- * nothing new, and a wrong one is found out.
+ * Tensors lie in the order in which they are told, each at the next aligned place, and nothing lies
+ * behind the last: an offset says nothing new, and a wrong one is found out.
  */
 static int take_tensor(struct cursor *c, struct entry *x, uint64_t *next)
 {
@@ -362,8 +362,8 @@ static int entry_by_name(const void *a, const void *b)
     return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
-/* data: where the file's tensors begin. */
-static int place_tensors(struct mt_gguf *g, size_t data, struct mt_err *e)
+/* data: where the file's tensors begin; end: how many bytes they say they take, all aligned. */
+static int place_tensors(struct mt_gguf *g, size_t data, uint64_t end, struct mt_err *e)
 {
     uint64_t size = g->file.size - data;
     char a[MT_SHOW_MAX];
@@ -383,6 +383,11 @@ static int place_tensors(struct mt_gguf *g, size_t data, struct mt_err *e)
             x->t.bytes.type = (enum mt_dtype)x->type->kind;
         mt_tensor_matrix(&x->t);
     }
+    /* A tensor too few, or a type that takes less: names would go with others' data. */
+    if (size > end)
+        return mt_err_set(e, -EPROTO,
+                          "%s: %llu bytes lie behind the %zu tensors that the file tells of",
+                          g->path, (unsigned long long)(size - end), g->n_entries);
     qsort(g->entries, g->n_entries, sizeof(*g->entries), entry_by_name);
     for (size_t i = 1; i < g->n_entries; i++)
         if (!strcmp(g->entries[i - 1].name, g->entries[i].name))
@@ -406,7 +411,7 @@ static int read_tensors(struct cursor *c, uint64_t n)
             return rc;
     }
     data = (c->at + g->align - 1) / g->align * g->align;
-    return place_tensors(g, data < g->file.size ? (size_t)data : g->file.size, c->e);
+    return place_tensors(g, data < g->file.size ? (size_t)data : g->file.size, next, c->e);
 }
 
 static int read_align(struct cursor *c)

@@ -95,6 +95,19 @@ static void rows_of(struct conversion *c, const char *field, const char *tensor)
         json_object_set_new(c->to, field, json_integer(t->dims[0]));
 }
 
+/* A layer behind the last: the count is wrong, or the file is of more than this model. */
+static void refuse_layer(struct conversion *c, const char *field, const char *blocks,
+                         const char *part)
+{
+    long long n = json_integer_value(json_object_get(c->to, field));
+    char name[160];
+
+    snprintf(name, sizeof(name), "%s.%lld.%s", blocks, n, part);
+    if (c->rc == 0 && mt_gguf_has_tensor(c->g, name))
+        c->rc = mt_err_set(c->e, -EPROTO, "%s: key '%s.block_count' is %lld, but there is '%s'",
+                           mt_gguf_path(c->g), c->prefix, n, name);
+}
+
 /* Positions that are stretched, and layers that look back only so far, are other models. */
 static void refuse(struct conversion *c)
 {
@@ -166,6 +179,7 @@ static int text_config(json_t *to, const struct mt_gguf_arch *a, const struct mt
     json_object_set_new(to, "rms_norm_eps",
                         json_real(real(&c, "attention.layer_norm_rms_epsilon", 0, 1, 1e-6)));
     refuse(&c);
+    refuse_layer(&c, "num_hidden_layers", "blk", "attn_norm.weight");
     return c.rc;
 }
 
@@ -207,6 +221,7 @@ static int file_tower(json_t *to, const struct mt_gguf_arch *a, const struct mt_
             mt_gguf_path(g), eps);
     if (a->qwen3)
         rows_of(&c, "downsample_hidden_size", "a.conv2d.1.weight");
+    refuse_layer(&c, "encoder_layers", "a.blk", "ln1.weight");
     return c.rc;
 }
 

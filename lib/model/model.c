@@ -12,6 +12,7 @@
 #include "model/bind.h"
 #include "model/family.h"
 #include "model/file.h"
+#include "model/quantize.h"
 #include "model/source.h"
 #include "model/tokenizer.h"
 
@@ -294,6 +295,10 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
         mt_model_close(&m);
         return rc;
     }
+    if (o->quantize && !mt_weights_shrunk(m->weights))
+        snprintf(m->info.remark, sizeof(m->info.remark),
+                 "--quantize %s changes nothing: no matrix of floats has rows of whole blocks (%d)",
+                 mt_dtype_name(o->quantize), mt_dtype_block(MT_Q8_0));
     /* The family's own are there already. */
     m->info.weight_bytes += mt_weights_bytes(m->weights) + be->mats_held - held;
     *out = m;

@@ -14,5 +14,7 @@ enum mt_dtype mt_quantize_as(enum mt_dtype want, const char *name, const struct 
                              bool head);
 /* *out's data is malloc'ed, the caller's. -ENOMEM. */
 int mt_quantize_bytes(enum mt_dtype type, const struct mt_bytes *in, struct mt_bytes *out);
+/* Whether any tensor was handed out smaller than it is (mt_weights_quantize). */
+bool mt_weights_shrunk(const struct mt_weights *w);
 
 #endif

@@ -25,6 +25,7 @@ struct mt_weights {
     uint64_t digest; /* of what was handed out */
     bool plan;
     enum mt_dtype quantize; /* F32: nothing is */
+    bool shrunk;            /* something was */
     void *small;            /* struct small by its tensor (tsearch) */
     void (*seen)(void *ctx, int64_t bytes);
     void *ctx;
@@ -120,6 +121,7 @@ static int shrink(struct mt_weights *w, const char *name, struct mt_tensor *t, s
         small_free(s);
         return mt_err_set(e, -ENOMEM, "out of memory");
     }
+    w->shrunk = true;
     if (w->src->drop)
         w->src->drop(w->self, t);
     t->size = mt_dtype_row_bytes(type, s->bytes.cols) * s->bytes.rows;
@@ -307,6 +309,11 @@ int mt_weights_find(const struct mt_weights *w, const char *name, int *n_dims, i
 void mt_weights_quantize(struct mt_weights *w, enum mt_dtype type)
 {
     w->quantize = type;
+}
+
+bool mt_weights_shrunk(const struct mt_weights *w)
+{
+    return w->shrunk;
 }
 
 void mt_weights_plan(struct mt_weights *w)

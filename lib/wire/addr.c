@@ -31,6 +31,7 @@ static int parse_path(struct mt_addr *a, const char *path, struct mt_err *e)
     un->sun_family = AF_UNIX;
     memcpy(un->sun_path, path, strlen(path) + 1);
     a->at[0].len = sizeof(*un);
+    a->at[0].type = SOCK_STREAM;
     a->n = 1;
     return 0;
 }
@@ -73,6 +74,7 @@ static int parse_tcp(struct mt_addr *a, const char *where, const char *missing, 
     a->tcp = true;
     for (const struct addrinfo *i = list; i && a->n < MT_ADDRS; i = i->ai_next) {
         memcpy(&a->at[a->n].sa, i->ai_addr, i->ai_addrlen);
+        a->at[a->n].type = SOCK_STREAM;
         a->at[a->n++].len = i->ai_addrlen;
     }
     freeaddrinfo(list);
@@ -93,6 +95,16 @@ int mt_addr_parse_service(struct mt_addr *a, const char *where, struct mt_err *e
     if (!strncmp(where, "unix:", 5))
         return parse_path(a, where + 5, e);
     return parse_tcp(a, where, "127.0.0.1", where, "HOST:PORT, [V6]:PORT, PORT or unix:PATH", e);
+}
+
+int mt_addr_packets(struct mt_addr *a, const char *path, struct mt_err *e)
+{
+    int rc;
+
+    *a = (struct mt_addr){0};
+    if ((rc = parse_path(a, path, e)) == 0)
+        a->at[0].type = SOCK_SEQPACKET;
+    return rc;
 }
 
 static bool is_loopback(const struct sockaddr_storage *sa)
@@ -155,7 +167,7 @@ void mt_addr_name(int fd, char out[MT_ADDR_TEXT])
 
 int mt_addr_dial(const struct mt_addr_one *to)
 {
-    int fd = socket(to->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(to->sa.ss_family, to->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int err;
 
     if (fd < 0)
@@ -215,6 +227,26 @@ int mt_addr_connect(const struct mt_addr *a, int64_t until_ns, int *which)
             close(fd);
     }
     return rc;
+}
+
+void mt_addr_peer(int fd, unsigned char out[MT_ADDR_PEER])
+{
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof(a);
+
+    memset(out, 0, MT_ADDR_PEER);
+    if (getpeername(fd, (struct sockaddr *)&a, &n) < 0)
+        return;
+    if (a.ss_family == AF_INET) {
+        memcpy(out + 12, &((const struct sockaddr_in *)&a)->sin_addr, 4);
+    } else if (a.ss_family == AF_INET6) {
+        const struct in6_addr *v6 = &((const struct sockaddr_in6 *)&a)->sin6_addr;
+
+        if (IN6_IS_ADDR_V4MAPPED(v6))
+            memcpy(out + 12, v6->s6_addr + 12, 4);
+        else
+            memcpy(out, v6->s6_addr, 8);
+    }
 }
 
 void mt_addr_tune(int fd)

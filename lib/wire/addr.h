@@ -20,6 +20,7 @@ struct mt_addr {
     struct mt_addr_one {
         struct sockaddr_storage sa;
         socklen_t len;
+        int type; /* SOCK_STREAM; SOCK_SEQPACKET where mt_addr_packets has said so */
     } at[MT_ADDRS];
 };
 
@@ -30,6 +31,8 @@ struct mt_addr {
 int mt_addr_parse(struct mt_addr *a, const char *where, struct mt_err *e);
 /* As --metrics has it: "HOST:PORT", "[V6]:PORT", "PORT" of this machine alone, or "unix:PATH". */
 int mt_addr_parse_service(struct mt_addr *a, const char *where, struct mt_err *e);
+/* A Unix socket's path, for whole messages instead of a stream of bytes. */
+int mt_addr_packets(struct mt_addr *a, const char *path, struct mt_err *e);
 
 /* Where fd is bound, as mt_addr_parse reads it, in numbers; "" if that can't be told. */
 void mt_addr_name(int fd, char out[MT_ADDR_TEXT]);
@@ -46,6 +49,13 @@ int mt_addr_dial(const struct mt_addr_one *to);
 int mt_addr_connect(const struct mt_addr *a, int64_t until_ns, int *which);
 /* Until fd has one of poll's events: 0, -ETIMEDOUT or -EINTR. */
 int mt_addr_wait(int fd, short events, int64_t until_ns);
+/*
+ * Who is at the other end of a connection over TCP, as far as it tells callers apart: a V4 address,
+ * or the first half of a V6 one, all of whose second half one host may have. Zeros if that can't be
+ * told.
+ */
+enum { MT_ADDR_PEER = 16 };
+void mt_addr_peer(int fd, unsigned char out[MT_ADDR_PEER]);
 /* Small lines go at once, and a peer that vanished is found out within half a minute. */
 void mt_addr_tune(int fd);
 

@@ -23,6 +23,7 @@ struct mt_agent_server {
     uv_async_t stop;
     pthread_t thread;
     bool made, started;
+    struct client *first, *last; /* in the order in which they came */
     int clients;
 
     pthread_mutex_t lock; /* for what is told */
@@ -31,6 +32,7 @@ struct mt_agent_server {
 };
 
 struct client {
+    struct client *prev, *next;
     struct mt_agent_server *s;
     uv_pipe_t pipe;
     uv_timer_t timer;
@@ -72,16 +74,37 @@ static void on_closed(uv_handle_t *h)
 {
     struct client *c = h->data;
 
-    if (--c->handles > 0)
-        return;
-    c->s->clients--;
-    free(c);
+    if (--c->handles == 0)
+        free(c);
+}
+
+static void join(struct mt_agent_server *s, struct client *c)
+{
+    c->s = s;
+    c->prev = s->last;
+    if (c->prev)
+        c->prev->next = c;
+    else
+        s->first = c;
+    s->last = c;
+    s->clients++;
 }
 
 static void client_close(struct client *c)
 {
+    struct mt_agent_server *s = c->s;
+
     if (uv_is_closing((uv_handle_t *)&c->timer))
         return;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        s->first = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    else
+        s->last = c->prev;
+    s->clients--;
     uv_close((uv_handle_t *)&c->pipe, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
@@ -158,6 +181,21 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     answer(c);
 }
 
+/*
+ * Those who hold their connections don't keep others out: of too many the oldest goes, one that has
+ * its line before one that still waits for it.
+ */
+static void make_room(struct mt_agent_server *s)
+{
+    struct client *oldest = s->first, *c = oldest;
+
+    if (!oldest || s->clients <= CLIENTS_MAX)
+        return;
+    while (c && !c->answered)
+        c = c->next;
+    client_close(c ? c : oldest);
+}
+
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct mt_agent_server *s = stream->data;
@@ -165,13 +203,13 @@ static void on_connection(uv_stream_t *stream, int status)
 
     if (!c)
         return;
-    c->s = s;
+    join(s, c);
     c->handles = 2;
-    s->clients++;
     uv_pipe_init(&s->loop, &c->pipe, 0);
     uv_timer_init(&s->loop, &c->timer);
     c->pipe.data = c->timer.data = c;
-    if (uv_accept(stream, (uv_stream_t *)&c->pipe) < 0 || s->clients > CLIENTS_MAX ||
+    make_room(s);
+    if (uv_accept(stream, (uv_stream_t *)&c->pipe) < 0 ||
         uv_timer_start(&c->timer, on_silent, MT_AGENT_WAIT_MS, 0) < 0 ||
         uv_read_start((uv_stream_t *)&c->pipe, on_alloc, on_read) < 0)
         client_close(c);

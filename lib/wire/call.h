@@ -26,6 +26,8 @@ struct mt_call {
 
 /* ---- worker.c ---- */
 
+/* By the engine's clock. */
+int64_t mt_worker_now_ns(const struct mt_worker *w);
 void mt_worker_post(struct mt_worker *w, struct mt_mail *m);
 void mt_worker_post_line(struct mt_worker *w, json_t *obj, struct mt_mail head);
 /* c, whose session is open, takes its place. */
@@ -33,8 +35,13 @@ void mt_worker_call_opened(struct mt_worker *w, struct mt_call *c);
 /* Make room in m's slot: a call of a connection before may still be there. */
 void mt_worker_call_vacate(struct mt_worker *w, int slot);
 struct mt_call *mt_worker_call(const struct mt_worker *w, int64_t session);
+/* The engine knows nothing of c any more. */
+void mt_worker_call_free(struct mt_worker *w, struct mt_call *c);
 /* c has something to do in the next round. */
 void mt_worker_call_busy(struct mt_worker *w, struct mt_call *c);
+
+/* A mail for c, behind those that wait. */
+void mt_worker_call_keep(struct mt_worker *w, struct mt_call *c, struct mt_mail *m);
 
 /* ---- worker_state.c ---- */
 

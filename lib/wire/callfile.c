@@ -3,11 +3,13 @@
  */
 #include "wire/callfile.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,34 +133,93 @@ static int open_dir(const char *dir, struct mt_err *e)
     return fd < 0 ? fail(e, dir, "the folder of saved calls") : fd;
 }
 
+/* ".NAME.PID.N", which is no call's name. */
+static bool is_temporary(const char *file)
+{
+    char name[MT_CALLFILE_NAME_MAX + 48];
+    int64_t n;
+
+    if (*file != '.' || snprintf(name, sizeof(name), "%s", file + 1) >= (int)sizeof(name))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        char *dot = strrchr(name, '.');
+
+        if (!dot || mt_parse_i64(dot + 1, 0, INT64_MAX, &n) < 0)
+            return false;
+        *dot = '\0';
+    }
+    return mt_callfile_name(name);
+}
+
+/*
+ * A new file that this process alone writes: it is locked for as long as it is open. Whoever sweeps
+ * may have had it first, between making and locking it; then it is gone. Where there are no locks
+ * nothing is swept either.
+ */
+static int open_temporary(int at, const char *name, char *temp, size_t room)
+{
+    static _Atomic unsigned serial;
+    struct stat st;
+    int fd;
+
+    for (;;) {
+        snprintf(temp, room, ".%s.%ld.%u", name, (long)getpid(), serial++);
+        fd = openat(at, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        /* A process that died may have left one; in a container all have the same number. */
+        if (fd < 0 && errno == EEXIST)
+            continue;
+        if (fd < 0 || ((flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+                       fstat(fd, &st) == 0 && st.st_nlink > 0))
+            return fd;
+        close(fd);
+    }
+}
+
+int mt_callfile_sweep(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int n = 0;
+
+    if (!d)
+        return -errno;
+    for (const struct dirent *e; (e = readdir(d));) {
+        int fd = is_temporary(e->d_name)
+                     ? openat(dirfd(d), e->d_name,
+                              O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+                     : -1;
+
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dirfd(d), e->d_name, 0) == 0)
+            n++;
+        close(fd);
+    }
+    closedir(d);
+    return n;
+}
+
 int mt_callfile_write(const char *dir, const char *name, const void *data, size_t n, bool fail_full,
                       struct mt_err *e)
 {
     char file[MT_CALLFILE_NAME_MAX + 8], temp[MT_CALLFILE_NAME_MAX + 48];
-    static _Atomic unsigned serial;
     int at = open_dir(dir, e), fd, rc = 0;
 
     if (at < 0)
         return at;
     snprintf(file, sizeof(file), "%s.call", name);
-    /* A process that was killed may have left one, and in a container all have the same number. */
-    do {
-        snprintf(temp, sizeof(temp), ".%s.%ld.%u", name, (long)getpid(), serial++);
-        fd = openat(at, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    } while (fd < 0 && errno == EEXIST);
+    fd = open_temporary(at, name, temp, sizeof(temp));
     if (fd < 0) {
         rc = fail(e, file, "can't be written");
     } else {
         if (fill(fd, data, n, fail_full) < 0)
             rc = fail(e, file, "can't be written");
-        if (close(fd) < 0 && !rc)
-            rc = fail(e, file, "can't be written");
-        if (!rc && renameat(at, temp, at, file) < 0)
+        else if (renameat(at, temp, at, file) < 0)
             rc = fail(e, file, "can't be renamed");
         if (rc < 0)
             unlinkat(at, temp, 0);
         else if (fsync(at) < 0)
             rc = fail(e, dir, "can't be synced");
+        close(fd); /* what it could still say was said by fsync */
     }
     close(at);
     return rc;

@@ -31,11 +31,16 @@ int mt_callfile_open(struct mt_state_io *io, unsigned char *data, size_t n,
                      const struct mt_model *m, uint64_t identity, struct mt_err *e);
 
 /*
- * dir/name.call, all of it or as it was before: written to a file of another name, synced, renamed,
- * the folder synced. fail_full: as if the disk were full half-way. Negative errno with e.
+ * dir/name.call, all of it or as it was before: written to a file of another name, locked, synced,
+ * renamed, the folder synced. fail_full: as if the disk were full half-way. Negative errno with e.
  */
 int mt_callfile_write(const char *dir, const char *name, const void *data, size_t n, bool fail_full,
                       struct mt_err *e);
+/*
+ * What writers that died have left in dir is removed, what is being written is not: how many files
+ * that were, or a negative errno.
+ */
+int mt_callfile_sweep(const char *dir);
 /* *data is malloc'ed, the caller's. -EFBIG for more than `most` bytes. */
 int mt_callfile_read(unsigned char **data, size_t *n, const char *dir, const char *name,
                      size_t most, struct mt_err *e);

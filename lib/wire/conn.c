@@ -20,9 +20,11 @@ enum {
     STUCK_MS = 5000,       /* delivery makes no progress */
 };
 
-struct write {
+struct mt_write {
     uv_write_t req;
     struct mt_conn *c;
+    struct mt_write *next;
+    size_t n;
     char data[];
 };
 
@@ -40,11 +42,12 @@ static void on_handle_closed(uv_handle_t *h)
     s->n_tcp -= c->tcp;
     mt_wire_parser_free(&c->parser);
     mt_mail_free(c->piece);
+    free(c->unsent);
     free(c);
     mt_server_conn_gone(s);
 }
 
-static void conn_close(struct mt_conn *c)
+void mt_conn_close(struct mt_conn *c)
 {
     if (c->closing)
         return;
@@ -79,7 +82,7 @@ static void conn_gone(struct mt_conn *c, const char *reason)
     if (c->role == CALL)
         mt_server_note(c->s, MT_INFO, "connection %llu: %s", (unsigned long long)c->id, reason);
     forget(c, reason);
-    conn_close(c);
+    mt_conn_close(c);
 }
 
 static void on_linger(uv_timer_t *t)
@@ -88,7 +91,7 @@ static void on_linger(uv_timer_t *t)
     size_t queued = uv_stream_get_write_queue_size((uv_stream_t *)&c->pipe);
 
     if (c->shut || queued == c->stuck_at)
-        conn_close(c);
+        mt_conn_close(c);
     c->stuck_at = queued;
 }
 
@@ -100,7 +103,7 @@ static void on_shutdown(uv_shutdown_t *req, int status)
     if (c->closing)
         return;
     if (status < 0 || c->eof)
-        conn_close(c);
+        mt_conn_close(c);
     else
         uv_timer_start(&c->timer, on_linger, LINGER_MS, 0);
 }
@@ -207,7 +210,7 @@ static void on_limit(uv_timer_t *t)
 
 static void regulate(struct mt_conn *c)
 {
-    bool want = !c->eof && !c->closing;
+    bool want = !c->eof && !c->closing && !c->s->frozen;
 
     if (c->role == LINGER)
         want = want && c->discarded < DISCARD_MAX;
@@ -230,8 +233,11 @@ static void regulate(struct mt_conn *c)
 
 static void on_written(uv_write_t *req, int status)
 {
-    struct write *w = (struct write *)req;
+    struct mt_write *w = (struct mt_write *)req;
 
+    w->c->writes = w->next; /* they end in their order */
+    if (!w->next)
+        w->c->writes_end = &w->c->writes;
     if (status < 0 && status != UV_ECANCELED)
         conn_gone(w->c, "gone");
     free(w);
@@ -243,7 +249,7 @@ static void conn_write(struct mt_conn *c, const char *data, size_t n)
     uv_stream_t *stream = (uv_stream_t *)&c->pipe;
     size_t queued = uv_stream_get_write_queue_size(stream);
     uv_buf_t buf = uv_buf_init((char *)data, (unsigned)n);
-    struct write *w;
+    struct mt_write *w;
     int rc = 0;
 
     if (c->closing || n == 0)
@@ -265,11 +271,37 @@ static void conn_write(struct mt_conn *c, const char *data, size_t n)
         return;
     }
     w->c = c;
+    w->next = NULL;
+    w->n = n;
     memcpy(w->data, data + rc, n);
     buf = uv_buf_init(w->data, (unsigned)n);
     if (uv_write(&w->req, stream, &buf, 1, on_written) < 0) {
         free(w);
         conn_gone(c, "gone");
+        return;
+    }
+    *c->writes_end = w;
+    c->writes_end = &w->next;
+}
+
+size_t mt_conn_unsent(const struct mt_conn *c)
+{
+    return uv_stream_get_write_queue_size((const uv_stream_t *)&c->pipe);
+}
+
+void mt_conn_copy_unsent(const struct mt_conn *c, char *to)
+{
+    size_t left = mt_conn_unsent(c), all = 0, skip;
+
+    for (const struct mt_write *w = c->writes; w; w = w->next)
+        all += w->n;
+    skip = all - left; /* of the oldest some is written */
+    for (const struct mt_write *w = c->writes; w; w = w->next) {
+        size_t some = skip < w->n ? skip : w->n;
+
+        memcpy(to, w->data + some, w->n - some);
+        to += w->n - some;
+        skip -= some;
     }
 }
 
@@ -300,7 +332,7 @@ static void conn_shut(struct mt_conn *c)
     c->shutdown.data = c;
     c->stuck_at = SIZE_MAX;
     if (uv_shutdown(&c->shutdown, (uv_stream_t *)&c->pipe, on_shutdown) < 0) {
-        conn_close(c);
+        mt_conn_close(c);
         return;
     }
     uv_timer_start(&c->timer, on_linger, STUCK_MS, STUCK_MS);
@@ -340,7 +372,7 @@ static void on_eof(struct mt_conn *c)
         if (mt_wire_parse_end(&c->parser, &c->err) < 0)
             mt_conn_fail(c, c->err.text);
         else
-            conn_close(c);
+            mt_conn_close(c);
         break;
     case CALL:
         if (!c->ended)
@@ -354,7 +386,7 @@ static void on_eof(struct mt_conn *c)
         break;
     case LINGER:
         if (c->shut)
-            conn_close(c);
+            mt_conn_close(c);
         break;
     }
 }
@@ -459,6 +491,14 @@ void mt_conn_broadcast(struct mt_server *s, const struct mt_mail *m)
             conn_write(s->conns[i], (const char *)m->data, m->n);
 }
 
+void mt_conn_hold_all(struct mt_server *s, bool hold)
+{
+    s->frozen = hold;
+    for (int i = 0; i < s->slots; i++)
+        if (s->conns[i])
+            regulate(s->conns[i]);
+}
+
 void mt_conn_stop_all(struct mt_server *s)
 {
     for (int i = 0; i < s->slots; i++) {
@@ -481,7 +521,7 @@ void mt_conn_finish_all(struct mt_server *s, bool now)
         if (!s->conns[i])
             continue;
         if (now)
-            conn_close(s->conns[i]);
+            mt_conn_close(s->conns[i]);
         else
             conn_shut(s->conns[i]);
     }
@@ -495,7 +535,7 @@ static int free_slot(const struct mt_server *s)
     /* Those who have had their last line make room. */
     for (int i = 0; i < s->slots; i++)
         if (s->conns[i]->role == LINGER)
-            conn_close(s->conns[i]);
+            mt_conn_close(s->conns[i]);
     return -1;
 }
 
@@ -517,6 +557,22 @@ static enum mt_refusal barred(struct mt_server *s, const struct mt_door *d)
     return s->n_tcp < most ? MT_REFUSALS : MT_REFUSED_LIMIT;
 }
 
+/* Has its address as many connections as one may have, it included? */
+static bool crowded(const struct mt_conn *c)
+{
+    const struct mt_server *s = c->s;
+    int most = s->opts->tcp.per_address, n = 0;
+
+    if (!c->tcp || most == 0)
+        return false;
+    for (int i = 0; i < s->slots; i++) {
+        const struct mt_conn *o = s->conns[i];
+
+        n += o && o->tcp && !o->closing && !memcmp(o->peer, c->peer, sizeof(o->peer));
+    }
+    return n > most;
+}
+
 static void turn_away(struct mt_conn *c, enum mt_refusal why)
 {
     struct mt_server *s = c->s;
@@ -525,26 +581,26 @@ static void turn_away(struct mt_conn *c, enum mt_refusal why)
                    (unsigned long long)c->id, mt_refusal_word(why), s->n_conns);
     mt_meter_turned_away(s->worker.meter, why);
     if (s->n_conns > s->slots + REFUSED_MAX) {
-        conn_close(c);
+        mt_conn_close(c);
         return;
     }
     mt_conn_say(c, mt_wire_refused_json(mt_refusal_word(why), 1));
     conn_shut(c);
 }
 
-void mt_conn_accept(struct mt_door *d)
+struct mt_conn *mt_conn_new(struct mt_server *s, int fd, bool tcp, bool seated)
 {
-    struct mt_server *s = d->s;
     struct mt_conn *c = calloc(1, sizeof(*c));
-    enum mt_refusal why = barred(s, d);
-    uv_os_fd_t fd;
 
-    if (!c)
-        return;
+    if (!c) {
+        close(fd);
+        return NULL;
+    }
     c->s = s;
-    c->slot = why == MT_REFUSALS ? free_slot(s) : -1;
+    c->slot = seated ? free_slot(s) : -1;
     c->id = ++s->last_id;
     c->hold = MT_CONN_HOLD;
+    c->writes_end = &c->writes;
     c->heard_ns = (int64_t)uv_hrtime();
     mt_wire_parser_init(&c->parser);
     c->parser.ctx = c;
@@ -554,21 +610,53 @@ void mt_conn_accept(struct mt_door *d)
     uv_timer_init(&s->loop, &c->timer);
     c->pipe.data = c->timer.data = c;
     c->handles = 2;
-    c->tcp = d->tcp;
+    c->tcp = tcp;
     s->n_conns++;
     s->n_tcp += c->tcp;
     if (c->slot >= 0)
         s->conns[c->slot] = c;
-    if (uv_accept((uv_stream_t *)&d->accept, (uv_stream_t *)&c->pipe) < 0) {
-        conn_close(c);
-        return;
+    if (uv_pipe_open(&c->pipe, fd) < 0) {
+        close(fd);
+        mt_conn_close(c);
+        return NULL;
     }
-    if (c->tcp && uv_fileno((uv_handle_t *)&c->pipe, &fd) == 0)
+    if (c->tcp) {
         mt_addr_tune(fd);
+        mt_addr_peer(fd, c->peer);
+    }
+    return c;
+}
+
+void mt_conn_accept(struct mt_door *d, int fd)
+{
+    struct mt_server *s = d->s;
+    enum mt_refusal why = barred(s, d);
+    struct mt_conn *c = mt_conn_new(s, fd, d->tcp, why == MT_REFUSALS);
+
+    if (!c)
+        return;
+    if (c->slot >= 0 && crowded(c)) {
+        s->conns[c->slot] = NULL;
+        c->slot = -1;
+    }
     mt_server_note(s, MT_DEBUG, "connection %llu: opened", (unsigned long long)c->id);
     regulate(c);
     if (c->slot >= 0)
         watch_limits(c, c->heard_ns);
     else
         turn_away(c, why == MT_REFUSALS ? MT_REFUSED_LIMIT : why);
+}
+
+void mt_conn_resume(struct mt_conn *c)
+{
+    char *unsent = c->unsent;
+
+    c->unsent = NULL;
+    if (unsent)
+        conn_write(c, unsent, c->n_unsent);
+    free(unsent);
+    if (c->period_ms > 0 && !c->closing)
+        mt_conn_watch(c, c->period_ms);
+    regulate(c);
+    watch_limits(c, c->heard_ns);
 }

@@ -12,6 +12,8 @@
 
 /* Of a frame and of what is heard beyond it: what this client would ever hold ready. */
 enum { FRAME_SECONDS_MAX = 600 };
+/* Of a saved call: so much sound is passed over at most to get to where it goes on. */
+enum { CALL_SECONDS_MAX = 31 * 86400 };
 
 /* Its name in records: a word or a number. */
 static void take_name(struct feed_session *s, json_t *msg)
@@ -33,6 +35,12 @@ static bool go_on(struct feed_session *s, json_t *msg)
 
     if (frame < 0 || samples < 0)
         mt_err_set(&e, -EPROTO, "the server's \"opened\" tells no place to go on from");
+    else if (samples > (int64_t)CALL_SECONDS_MAX * s->run->o->open.rate_hz ||
+             (double)frame > (double)samples / s->frame_samples + 1)
+        mt_err_set(&e, -EPROTO,
+                   "the server goes on at frame %" PRId64 " after %" PRId64
+                   " samples: expected at most %d days of them, and no more frames than they have",
+                   frame, samples, CALL_SECONDS_MAX / 86400);
     else
         mt_feed_session_skip(s, frame, samples, &e);
     if (e.code) {

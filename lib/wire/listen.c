@@ -77,7 +77,7 @@ static int clear_path(const char *path, const struct mt_addr_one *a, struct mt_e
 /* Bound and listening, or a negative errno. */
 static int bind_and_listen(const struct mt_addr_one *a)
 {
-    int fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(a->sa.ss_family, a->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int on = 1, err = 0;
     mode_t mask;
 
@@ -146,31 +146,45 @@ static void name_it(struct mt_listener *l, bool service)
         snprintf(l->where, sizeof(l->where), "unix:%.*s", MT_ADDR_TEXT - 6, name);
 }
 
-static int listen_at(struct mt_listener *l, const char *where, bool service, struct mt_err *e)
+static int listen_at(struct mt_listener *l, const struct mt_addr *a, const char *where,
+                     bool service, struct mt_err *e)
 {
-    struct mt_addr a;
-    int rc;
+    int rc = a->tcp ? listen_tcp(l, a, where, e) : listen_path(l, a, e);
 
-    *l = (struct mt_listener){.fd = -1};
-    rc = service ? mt_addr_parse_service(&a, where, e) : mt_addr_parse(&a, where, e);
     if (rc < 0)
         return rc;
-    if ((rc = a.tcp ? listen_tcp(l, &a, where, e) : listen_path(l, &a, e)) < 0)
-        return rc;
+    snprintf(l->asked, sizeof(l->asked), "%s", where);
     snprintf(l->where, sizeof(l->where), "%s", where);
-    if (a.tcp)
+    if (a->tcp)
         name_it(l, service);
     return 0;
 }
 
 int mt_listen(struct mt_listener *l, const char *where, struct mt_err *e)
 {
-    return listen_at(l, where, false, e);
+    struct mt_addr a;
+    int rc = mt_addr_parse(&a, where, e);
+
+    *l = (struct mt_listener){.fd = -1};
+    return rc < 0 ? rc : listen_at(l, &a, where, false, e);
 }
 
 int mt_listen_service(struct mt_listener *l, const char *where, struct mt_err *e)
 {
-    return listen_at(l, where, true, e);
+    struct mt_addr a;
+    int rc = mt_addr_parse_service(&a, where, e);
+
+    *l = (struct mt_listener){.fd = -1};
+    return rc < 0 ? rc : listen_at(l, &a, where, true, e);
+}
+
+int mt_listen_packets(struct mt_listener *l, const char *path, struct mt_err *e)
+{
+    struct mt_addr a;
+    int rc = mt_addr_packets(&a, path, e);
+
+    *l = (struct mt_listener){.fd = -1};
+    return rc < 0 ? rc : listen_at(l, &a, path, false, e);
 }
 
 void mt_listen_adopt(struct mt_listener *l, int fd)
@@ -190,6 +204,6 @@ void mt_listen_unlink(const struct mt_listener *l)
     const char *path = !strncmp(l->where, "unix:", 5) ? l->where + 5 : l->where;
     struct stat st;
 
-    if (l->ino && lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+    if (l->ino && !l->theirs && lstat(path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
         unlink(path);
 }

@@ -21,11 +21,13 @@ enum mt_mail_kind {
     MT_MAIL_DRAIN,
     MT_MAIL_SAVE,
     MT_MAIL_LOAD,
+    MT_MAIL_HAND, /* stand still, and hand all calls over */
     MT_MAIL_SHUTDOWN,
     /* from it */
     MT_MAIL_LINE,
     MT_MAIL_CREDIT, /* nothing but its charge */
     MT_MAIL_STORE,  /* a saved call, to be written to its file */
+    MT_MAIL_PARKED, /* it stands still, and has said all that it had to */
     MT_MAIL_DONE,   /* all sessions are closed, the engine thread ends */
 };
 

@@ -168,6 +168,27 @@ void mt_meter_publish(struct mt_wire_meter *m, const struct mt_engine_stats *s, 
     pthread_mutex_unlock(&m->lock);
 }
 
+static void visit_counts(struct mt_state_io *io, const char *what, int64_t *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        mt_state_i64(io, what, &v[i], 0, INT64_MAX);
+}
+
+void mt_meter_visit(struct mt_wire_meter *m, struct mt_state_io *io)
+{
+    struct mt_wire_state *s = &m->own;
+
+    visit_counts(io, "frames", s->frames, MT_COUNT(s->frames));
+    visit_counts(io, "untruthful frames", &s->untruthful, 1);
+    visit_counts(io, "failures", &s->failures, 1);
+    visit_counts(io, "latencies", s->within, MT_COUNT(s->within));
+    visit_counts(io, "frames answered", &s->answered, 1);
+    mt_state_f64(io, "latency in all", &s->latency_s);
+    visit_counts(io, "refused sessions", s->refused, MT_COUNT(s->refused));
+    visit_counts(io, "refused connections", m->refused, MT_COUNT(m->refused));
+    visit_counts(io, "empty ticks", &s->empty_ticks, 1);
+}
+
 /* ---- the I/O thread ---- */
 
 void mt_meter_turned_away(struct mt_wire_meter *m, enum mt_refusal why)
@@ -235,9 +256,8 @@ void mt_meter_capped(struct mt_wire_meter *m, json_t *request, int cap)
 
 /* ---- anybody ---- */
 
-void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out)
+void mt_wire_meter_read(struct mt_wire_meter *m, int64_t now_ns, struct mt_wire_state *out)
 {
-    struct mt_clock clock = mt_clock_real();
     double age_s;
 
     pthread_mutex_lock(&m->lock);
@@ -248,7 +268,7 @@ void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out)
     pthread_mutex_unlock(&m->lock);
     if (out->since_ns == 0)
         return;
-    age_s = (double)(clock.now_ns(&clock) - out->beat_ns) / 1e9;
+    age_s = (double)(now_ns - out->beat_ns) / 1e9;
     age_s = age_s > 0 ? age_s : 0;
     out->status.t_s += age_s;
     if (out->status.pending > 0) /* a thread that is stuck in a tick can't hide it */

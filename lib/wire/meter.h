@@ -28,6 +28,11 @@ void mt_meter_frame(struct mt_wire_meter *m, const struct mt_record *r);
 /* A frame of nobody's call: ns of latency, or a negative errno. */
 void mt_meter_warm(struct mt_wire_meter *m, int64_t latency_ns);
 void mt_meter_refused(struct mt_wire_meter *m, const char *reason);
+/*
+ * What was counted, for a server that goes on with it; of a controller's words nothing. Nobody else
+ * may use m meanwhile.
+ */
+void mt_meter_visit(struct mt_wire_meter *m, struct mt_state_io *io);
 /* The loop has come round. */
 void mt_meter_publish(struct mt_wire_meter *m, const struct mt_engine_stats *s, int64_t now_ns);
 

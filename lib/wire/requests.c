@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,16 +137,25 @@ static int hear_call(struct mt_conn *c, json_t *msg, const char *type)
 static void say_status(struct mt_conn *c)
 {
     struct mt_worker *w = &c->s->worker;
+    int64_t now = (int64_t)uv_hrtime();
     struct mt_wire_state st;
 
-    mt_wire_meter_read(w->meter, &st);
-    mt_conn_say(c, mt_wire_status_json(!c->said, &st.status,
-                                       mt_health_ready(&st, (int64_t)uv_hrtime()), w->eng));
+    mt_wire_meter_read(w->meter, now, &st);
+    mt_conn_say(c, mt_wire_status_json(!c->said, &st.status, mt_health_ready(&st, now), w->eng));
 }
 
 static void on_period(uv_timer_t *t)
 {
     say_status(t->data);
+}
+
+void mt_conn_watch(struct mt_conn *c, int64_t period_ms)
+{
+    if (!c->watching)
+        atomic_fetch_add(&c->s->worker.watchers, 1);
+    c->watching = true;
+    c->period_ms = period_ms;
+    uv_timer_start(&c->timer, on_period, (uint64_t)period_ms, (uint64_t)period_ms);
 }
 
 static int hear_watch(struct mt_conn *c, json_t *msg)
@@ -155,12 +165,9 @@ static int hear_watch(struct mt_conn *c, json_t *msg)
 
     if (v && (!json_is_number(v) || !(ms >= 10 && ms <= 3600e3)))
         return mt_conn_fail(c, "\"period_ms\": expected a number in 10..3600000");
-    if (!c->watching)
-        atomic_fetch_add(&c->s->worker.watchers, 1);
-    c->watching = true;
     say_status(c);
     if (!c->closing)
-        uv_timer_start(&c->timer, on_period, (uint64_t)(ms + 0.5), (uint64_t)(ms + 0.5));
+        mt_conn_watch(c, llround(ms));
     return 0;
 }
 

@@ -7,6 +7,8 @@
 #include <limits.h>
 #include <string.h>
 
+#define LIMITS "connections=N, per-address=N, opens=R, rate=X, idle=D, control"
+
 void mt_wire_tcp_defaults(struct mt_wire_tcp *t)
 {
     *t = (struct mt_wire_tcp){.opens_per_s = 20, .audio_rate = 16, .idle_ns = 60 * MT_NS_PER_S};
@@ -20,6 +22,10 @@ static int parse_one(const char *key, const char *value, struct mt_wire_tcp *t, 
         if (mt_parse_i64(value, 1, INT_MAX, &n) < 0)
             return mt_err_set(e, -EINVAL, "connections=%s is not a number from 1 on", value);
         t->connections = (int)n;
+    } else if (!strcmp(key, "per-address") && value) {
+        if (mt_parse_i64(value, 0, INT_MAX, &n) < 0)
+            return mt_err_set(e, -EINVAL, "per-address=%s is not a number from 0 on", value);
+        t->per_address = (int)n;
     } else if (!strcmp(key, "opens") && value) {
         if (mt_parse_double(value, 0, 1e6, &t->opens_per_s) < 0)
             return mt_err_set(e, -EINVAL, "opens=%s is not a number in 0..1000000", value);
@@ -32,8 +38,7 @@ static int parse_one(const char *key, const char *value, struct mt_wire_tcp *t, 
     } else if (!strcmp(key, "control") && !value) {
         t->control = true;
     } else {
-        return mt_err_set(e, -EINVAL,
-                          "'%s' is none of connections=N, opens=R, rate=X, idle=D, control", key);
+        return mt_err_set(e, -EINVAL, "'%s' is none of " LIMITS, key);
     }
     return 0;
 }
@@ -45,8 +50,7 @@ int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *
     int rc = 0;
 
     if (!*list || snprintf(buf, sizeof(buf), "%s", list) >= (int)sizeof(buf))
-        return mt_err_set(e, -EINVAL,
-                          "not a list of connections=N, opens=R, rate=X, idle=D, control");
+        return mt_err_set(e, -EINVAL, "not a list of " LIMITS);
     while (!rc && mt_parse_pair(&cursor, &key, &value))
         rc = parse_one(key, value, &t, e);
     if (!rc)

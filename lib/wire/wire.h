@@ -155,8 +155,8 @@ struct mt_wire_state {
 struct mt_wire_meter;
 int mt_wire_meter_new(struct mt_wire_meter **out);
 void mt_wire_meter_free(struct mt_wire_meter **m);
-/* As it is now: what waits has aged since the copy was made. */
-void mt_wire_meter_read(struct mt_wire_meter *m, struct mt_wire_state *out);
+/* As it is at now_ns of the engine's clock: what waits has aged since the copy was made. */
+void mt_wire_meter_read(struct mt_wire_meter *m, int64_t now_ns, struct mt_wire_state *out);
 
 /*
  * One word for a state. Alive is a loop that came round within MT_HEALTH_FRAMES frames (and a
@@ -195,6 +195,7 @@ bool mt_wire_public_fd(int fd);
 /* What clients over TCP may do; those of a Unix socket are its owner's. */
 struct mt_wire_tcp {
     int connections;    /* at a time, 0: as many as there may be sessions */
+    int per_address;    /* of these from one address, 0: any; a V6 one counts by its first half */
     double opens_per_s; /* new ones, after a burst of MT_TCP_BURST seconds' worth; 0: any number */
     double audio_rate;  /* times as fast as it runs may audio come, after MT_TCP_BURST … of it */
     int64_t idle_ns;    /* without a word a caller is gone; 0: never */
@@ -202,7 +203,7 @@ struct mt_wire_tcp {
 };
 enum { MT_TCP_BURST = 30 };
 void mt_wire_tcp_defaults(struct mt_wire_tcp *t);
-/* "connections=N,opens=R,rate=X,idle=D,control"; -EINVAL with what was expected. */
+/* "connections=N,per-address=N,opens=R,rate=X,idle=D,control"; -EINVAL with what was expected. */
 int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *e);
 
 /*
@@ -210,16 +211,19 @@ int mt_wire_tcp_parse(const char *list, struct mt_wire_tcp *out, struct mt_err *
  * server's is -EADDRINUSE) and on TCP, without encryption, until stopped: libuv in the calling
  * thread, the engine in one of its own. The first SIGTERM or SIGINT stops admitting (the socket
  * file goes at once), lets frames in hand finish and closes; the second finds the default action
- * and kills. SIGHUP and SIGPIPE are ignored. The engine's clock must be the real one. Before it
- * listens frames of silence warm the engine, at most MT_WARM_TRIES of them, until one meets the
- * deadline.
+ * and kills. SIGHUP, SIGPIPE and SIGXFSZ are ignored. The engine's clock must be the real one.
+ * Before it listens frames of silence warm the engine, at most MT_WARM_TRIES of them, until one
+ * meets the deadline.
  */
 enum { MT_WARM_TRIES = 3, MT_DOORS = 8 };
+struct mt_listener;
 struct mt_server_opts {
     const char *where[MT_DOORS]; /* NULL behind the last */
     const int *fds;              /* sockets that listen already, to be served and closed, too … */
     int n_fds;                   /* … MT_DOORS with the others */
     struct mt_wire_tcp tcp;
+    bool public; /* others may reach those of `where`; else one that they can is -EINVAL, so that */
+                 /* a name that says another address than it did when asked is no way in */
     /*
      * Once, when it accepts: n places, as `where` but with the port chosen for 0. A negative value
      * ends the server with it.
@@ -231,7 +235,31 @@ struct mt_server_opts {
     struct mt_wire_meter *meter; /* to be kept up to date; NULL: nobody looks */
     struct mt_wire_fault fault;
     const char *save_dir; /* where calls are saved to and loaded from; NULL: they are not */
+
+    /*
+     * Handing over. NULL, or the path of a Unix socket: a server that waits there for a successor
+     * is succeeded, its sockets, connections and calls are this one's; then, or if there is none,
+     * this one waits there.
+     */
+    const char *handoff;
+    int64_t handoff_step_ns; /* within which each step of it must be done; 0: MT_HANDOFF_STEP_NS */
+    /*
+     * One more socket, which listens, goes along: the metrics'. metrics is how it was asked for,
+     * "": not, then one of the service manager is taken over, NULL: none is; metrics_door says
+     * which it is, NULL: there is none. metrics_open, which must be there with metrics, comes once
+     * before ready: with the one of the server before if it was asked for by the same name, else
+     * with NULL; then a negative value ends the server.
+     */
+    const char *metrics;
+    const struct mt_listener *(*metrics_door)(void *ctx);
+    int (*metrics_open)(void *ctx, const struct mt_listener *taken, struct mt_err *e);
+    void (*taken)(void *ctx, int sessions); /* so many are another server's no more; before ready */
+    void (*given)(
+        void *ctx); /* everything is a successor's: this one ends with 0, and in silence */
 };
+#define MT_HANDOFF_STEP_NS (5 * MT_NS_PER_S)
+/* Whether there can be a socket for successors: -ENAMETOOLONG, -EEXIST for what is something else. */
+int mt_wire_handoff_check(const char *path, struct mt_err *e);
 int mt_serve_socket(struct mt_engine *eng, struct mt_model *m, const struct mt_server_opts *o,
                     struct mt_err *e);
 

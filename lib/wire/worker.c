@@ -5,6 +5,7 @@
  * I/O thread from reading more of it.
  */
 #include "wire/call.h"
+#include "wire/handoff.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -133,7 +134,7 @@ static void call_closed(struct mt_worker *w, struct mt_call *c)
             (size_t)(--w->n_calls - i) * sizeof(struct mt_call *));
 }
 
-static void call_free(struct mt_worker *w, struct mt_call *c)
+void mt_worker_call_free(struct mt_worker *w, struct mt_call *c)
 {
     idle(w, c);
     w->calls[c->slot] = NULL;
@@ -146,7 +147,7 @@ static void call_free(struct mt_worker *w, struct mt_call *c)
 void mt_worker_call_vacate(struct mt_worker *w, int slot)
 {
     if (w->calls[slot])
-        call_free(w, w->calls[slot]);
+        mt_worker_call_free(w, w->calls[slot]);
 }
 
 static struct mt_call *call_of(struct mt_worker *w, const struct mt_mail *m)
@@ -276,13 +277,9 @@ static void handle_stats(struct mt_worker *w, const struct mt_mail *m)
     mt_worker_post_line(w, o, to);
 }
 
-/* Keep audio and end in order until the engine has room. True if m was kept. */
-static bool keep(struct mt_worker *w, struct mt_mail *m)
+/* Keep audio and end in order until the engine has room. */
+void mt_worker_call_keep(struct mt_worker *w, struct mt_call *c, struct mt_mail *m)
 {
-    struct mt_call *c = call_of(w, m);
-
-    if (!c)
-        return false;
     m->next = NULL;
     if (c->tail)
         c->tail->next = m;
@@ -290,7 +287,6 @@ static bool keep(struct mt_worker *w, struct mt_mail *m)
         c->head = m;
     c->tail = m;
     mt_worker_call_busy(w, c);
-    return true;
 }
 
 static void handle(struct mt_worker *w, struct mt_mail *m)
@@ -303,8 +299,10 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
         break;
     case MT_MAIL_AUDIO:
     case MT_MAIL_END:
-        if (keep(w, m))
+        if ((c = call_of(w, m))) {
+            mt_worker_call_keep(w, c, m);
             return;
+        }
         break;
     case MT_MAIL_CLOSE:
         c = call_of(w, m);
@@ -319,6 +317,9 @@ static void handle(struct mt_worker *w, struct mt_mail *m)
         break;
     case MT_MAIL_LOAD:
         mt_worker_load(w, m);
+        break;
+    case MT_MAIL_HAND:
+        w->moved = mt_handoff_give(w->handoff, w);
         break;
     case MT_MAIL_SHUTDOWN:
         w->stopping = true;
@@ -418,7 +419,7 @@ static bool pump_all(struct mt_worker *w)
             moved |= pump(w, c);
         next = c->next;
         if (c->closed) {
-            call_free(w, c);
+            mt_worker_call_free(w, c);
             continue;
         }
         give_credit(w, c);
@@ -428,13 +429,13 @@ static bool pump_all(struct mt_worker *w)
     return moved;
 }
 
-/* ---- the thread ---- */
+/* ---- a round ---- */
 
-static int64_t now_ns(void)
+int64_t mt_worker_now_ns(const struct mt_worker *w)
 {
-    struct mt_clock c = mt_clock_real();
+    struct mt_clock *c = mt_engine_clock(w->eng);
 
-    return c.now_ns(&c);
+    return c->now_ns(c);
 }
 
 /* Pending frames, and sessions: what the thread has to do next. */
@@ -443,10 +444,11 @@ static struct mt_engine_stats snapshot(struct mt_worker *w)
     struct mt_engine_stats s;
 
     mt_engine_stats(w->eng, &s);
-    mt_meter_publish(w->meter, &s, now_ns());
+    mt_meter_publish(w->meter, &s, mt_worker_now_ns(w));
     return s;
 }
 
+/* Calls that are another server's just go: their ends are its to tell. */
 static void close_all(struct mt_worker *w, const char *reason)
 {
     for (int i = 0; i < w->slots; i++) {
@@ -454,9 +456,9 @@ static void close_all(struct mt_worker *w, const char *reason)
 
         if (!c)
             continue;
-        if (!c->closed)
+        if (!c->closed && !w->moved)
             mt_engine_close(w->eng, c->session, reason);
-        call_free(w, c);
+        mt_worker_call_free(w, c);
     }
 }
 
@@ -471,13 +473,14 @@ static int64_t beat_ns(const struct mt_worker *w)
     return half < BEAT_MIN_NS ? BEAT_MIN_NS : half > BEAT_MAX_NS ? BEAT_MAX_NS : half;
 }
 
-static int64_t patience(const struct mt_worker *w, bool busy, int sessions)
+int64_t mt_worker_patience(const struct mt_worker *w)
 {
+    bool sessions = w->meter->own.status.sessions > 0;
     int64_t beat = beat_ns(w);
 
-    if (busy)
+    if (w->worked)
         return 0;
-    return (sessions > 0 || w->stopping) && IDLE_NS < beat ? IDLE_NS : beat;
+    return (sessions || w->stopping) && IDLE_NS < beat ? IDLE_NS : beat;
 }
 
 static void warm(struct mt_worker *w)
@@ -489,7 +492,7 @@ static void warm(struct mt_worker *w)
     if (took > 0 && w->fault.slow > 0)
         took = (int64_t)((double)took * w->fault.slow);
     mt_meter_warm(w->meter, took);
-    w->warm_ns = now_ns();
+    w->warm_ns = mt_worker_now_ns(w);
 }
 
 /*
@@ -499,18 +502,18 @@ static void warm(struct mt_worker *w)
 static void recover(struct mt_worker *w, int sessions)
 {
     const struct mt_wire_state *s = &w->meter->own;
-    int64_t t = now_ns();
+    int64_t t = mt_worker_now_ns(w);
 
     if (sessions == 0 && !w->stopping && *mt_health_ready(s, s->beat_ns) != 'o' &&
         t - w->warm_ns > (MT_HEALTH_FRAMES + 1) * s->frame_ns)
         warm(w);
 }
 
-static void nap(int64_t ns)
+static void nap(const struct mt_worker *w, int64_t ns)
 {
-    struct mt_clock c = mt_clock_real();
+    struct mt_clock *c = mt_engine_clock(w->eng);
 
-    c.sleep_until_ns(&c, c.now_ns(&c) + ns);
+    c->sleep_until_ns(c, c->now_ns(c) + ns);
 }
 
 /* What was to be broken. Its sleep stands before the work, so that latencies have it in them. */
@@ -518,11 +521,11 @@ static void suffer(struct mt_worker *w, int pending)
 {
     const struct mt_wire_fault *f = &w->fault;
 
-    while (f->stop_compute && now_ns() - w->meter->own.since_ns >= f->stop_ns &&
+    while (f->stop_compute && mt_worker_now_ns(w) - w->meter->own.since_ns >= f->stop_ns &&
            !mt_box_closed(&w->in))
-        nap(BEAT_MIN_NS);
+        nap(w, BEAT_MIN_NS);
     if (f->slow > 1 && pending > 0)
-        nap((int64_t)((double)w->pass_ns * (f->slow - 1)));
+        nap(w, (int64_t)((double)w->pass_ns * (f->slow - 1)));
 }
 
 static bool pass(struct mt_worker *w, int pending)
@@ -531,38 +534,51 @@ static bool pass(struct mt_worker *w, int pending)
     bool busy;
 
     suffer(w, pending);
-    t = now_ns();
+    t = mt_worker_now_ns(w);
     busy = mt_engine_tick(w->eng);
     if (busy && pending > 0) /* not one that only had somebody leave */
-        w->pass_ns = now_ns() - t;
+        w->pass_ns = mt_worker_now_ns(w) - t;
     return busy;
 }
+
+bool mt_worker_round(struct mt_worker *w, int64_t wait_ns)
+{
+    struct mt_mail *list = mt_box_take(&w->in, wait_ns), *m;
+    struct mt_engine_stats st;
+    bool moved;
+
+    while ((m = list)) {
+        list = m->next;
+        handle(w, m);
+        if (w->moved) {
+            mt_mail_free_all(list);
+            return false;
+        }
+    }
+    moved = pump_all(w);
+    st = snapshot(w);
+    recover(w, st.sessions);
+    w->worked = pass(w, st.pending);
+    st = snapshot(w);
+    return !w->stopping || w->worked || moved || st.pending > 0;
+}
+
+void mt_worker_end(struct mt_worker *w)
+{
+    close_all(w, "shutdown");
+    mt_worker_post(w, w->done);
+    w->done = NULL;
+}
+
+/* ---- the thread ---- */
 
 static void *run(void *arg)
 {
     struct mt_worker *w = arg;
-    struct mt_engine_stats st = snapshot(w);
-    bool busy = false, moved;
-    struct mt_mail *m;
 
-    while (!mt_box_closed(&w->in)) {
-        struct mt_mail *list = mt_box_take(&w->in, patience(w, busy, st.sessions));
-
-        while ((m = list)) {
-            list = m->next;
-            handle(w, m);
-        }
-        moved = pump_all(w);
-        st = snapshot(w);
-        recover(w, st.sessions);
-        busy = pass(w, st.pending);
-        st = snapshot(w);
-        if (w->stopping && !busy && !moved && st.pending == 0)
-            break;
-    }
-    close_all(w, "shutdown");
-    mt_worker_post(w, w->done);
-    w->done = NULL;
+    while (!mt_box_closed(&w->in) && mt_worker_round(w, mt_worker_patience(w)))
+        ;
+    mt_worker_end(w);
     return NULL;
 }
 
@@ -579,7 +595,7 @@ int mt_worker_init(struct mt_worker *w, int slots, struct mt_err *e)
     if ((rc = mt_box_init(&w->in, 0)) < 0 || (rc = mt_box_init(&w->out, OUT_MAX)) < 0)
         return mt_err_set(e, rc, "%s", strerror(-rc));
     w->made = true;
-    mt_meter_begin(w->meter, w->eng, now_ns());
+    mt_meter_begin(w->meter, w->eng, mt_worker_now_ns(w));
     return 0;
 }
 
@@ -589,21 +605,26 @@ void mt_worker_warm(struct mt_worker *w)
         warm(w);
 }
 
-int mt_worker_start(struct mt_worker *w, struct mt_err *e)
+void mt_worker_begin(struct mt_worker *w)
 {
     struct mt_wire_sink sink = {.ctx = w, .frame = on_frame, .closed = on_closed};
-    struct mt_wire_hub *hub = mt_wire_hub_of(w->eng);
+
+    mt_wire_hub_bind(mt_wire_hub_of(w->eng), &sink);
+    snapshot(w);
+}
+
+int mt_worker_start(struct mt_worker *w, struct mt_err *e)
+{
     sigset_t all, old;
     int rc;
 
-    mt_wire_hub_bind(hub, &sink);
-    snapshot(w);
+    mt_worker_begin(w);
     sigfillset(&all); /* signals are the I/O thread's */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = pthread_create(&w->thread, NULL, run, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc) {
-        mt_wire_hub_bind(hub, NULL);
+        mt_wire_hub_bind(mt_wire_hub_of(w->eng), NULL);
         return mt_err_set(e, -rc, "can't start the engine's thread: %s", strerror(rc));
     }
     w->started = true;
@@ -618,6 +639,8 @@ void mt_worker_free(struct mt_worker *w)
         pthread_join(w->thread, NULL);
         mt_wire_hub_bind(mt_wire_hub_of(w->eng), NULL);
     }
+    for (int i = 0; w->calls && i < w->slots; i++)
+        mt_worker_call_vacate(w, i); /* the thread never ran */
     if (w->made) {
         mt_box_free(&w->in);
         mt_box_free(&w->out);

@@ -1,6 +1,7 @@
 /*
- * worker_state.c: calls saved and loaded, as the engine's thread does it: between two ticks a call
- * becomes bytes in memory, or comes of them. Files are other threads' business (store.c).
+ * worker_state.c: calls saved and loaded, and handed over, as the engine's thread does it: between
+ * two ticks a call becomes bytes in memory, or comes of them. Files are other threads' business
+ * (store.c), and so is who gets a call that moves (handoff.c).
  */
 #include "wire/call.h"
 #include "wire/callfile.h"
@@ -41,13 +42,13 @@ static json_t *saved_json(const struct mt_worker *w, const struct mt_mail *m,
     return o;
 }
 
-static int make_image(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io)
+/* odd: with the bytes of half a sample. */
+static int make_image(struct mt_worker *w, struct mt_call *c, bool odd, struct mt_state_io *io)
 {
     struct origin o = {c->intake.from_hz, (int)c->intake.format, c->tokens, c->speech};
 
-    mt_callfile_begin(io);
     visit_origin(&o, io);
-    mt_intake_visit(&c->intake, false, io);
+    mt_intake_visit(&c->intake, odd, io);
     return mt_engine_save(w->eng, c->session, io);
 }
 
@@ -62,7 +63,8 @@ void mt_worker_save(struct mt_worker *w, const struct mt_mail *m)
 
     if (store && io) {
         store->state = io;
-        rc = c ? make_image(w, c, io)
+        mt_callfile_begin(io);
+        rc = c ? make_image(w, c, false, io)
                : mt_state_fail(io, -ENOENT, "there is no session %" PRId64, m->session);
     }
     if (rc < 0 || !c || !(store->name = strdup(m->name))) {
@@ -96,12 +98,13 @@ static json_t *loaded_json(const struct mt_worker *w, const struct mt_call *c)
 }
 
 /* 0, -EAGAIN with a reason, or a line in io. */
-static int make_call(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io, int64_t window,
-                     const char **reason, double *retry_s)
+static int make_call(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io,
+                     const struct mt_load_opts *lo, bool odd, const char **reason, double *retry_s)
 {
-    const struct mt_load_opts lo = {.window = window};
+    struct mt_session_facts f = {0};
     struct origin o = {.rate_hz = MT_WIRE_RATE_MIN};
     struct mt_err why = {0};
+    int rc;
 
     visit_origin(&o, io);
     if (mt_state_ok(io) && mt_intake_open(&c->intake, (enum mt_pcm)o.format, o.rate_hz,
@@ -110,30 +113,31 @@ static int make_call(struct mt_worker *w, struct mt_call *c, struct mt_state_io 
     c->tokens = o.tokens;
     c->speech = o.speech;
     if (mt_state_ok(io))
-        mt_intake_visit(&c->intake, false, io);
+        mt_intake_visit(&c->intake, odd, io);
     if (!mt_state_ok(io))
         return io->err.code;
-    return mt_engine_load(w->eng, io, &lo, &c->session, reason, retry_s);
+    if ((rc = mt_engine_load(w->eng, io, lo, &c->session, reason, retry_s)) == 0) {
+        mt_engine_session(w->eng, c->session, &f);
+        c->live = f.live;
+    }
+    return rc;
 }
 
 void mt_worker_load(struct mt_worker *w, struct mt_mail *m)
 {
     struct mt_mail to = {.slot = m->slot, .conn = m->conn, .charge = m->charge};
     struct mt_call *c = calloc(1, sizeof(*c));
+    const struct mt_load_opts lo = {.window = m->window};
     const char *reason = NULL;
     double retry_s = 0;
     char text[600];
     int rc;
 
     mt_worker_call_vacate(w, m->slot);
-    rc = c ? make_call(w, c, m->state, m->window, &reason, &retry_s) : -ENOMEM;
+    rc = c ? make_call(w, c, m->state, &lo, false, &reason, &retry_s) : -ENOMEM;
     if (rc == 0 && c) {
-        struct mt_session_facts f = {0};
-
-        mt_engine_session(w->eng, c->session, &f);
         c->slot = m->slot;
         c->conn = m->conn;
-        c->live = f.live;
         mt_worker_call_opened(w, c);
         if (c->intake.n_out > 0)
             mt_worker_call_busy(w, c);
@@ -155,4 +159,119 @@ void mt_worker_load(struct mt_worker *w, struct mt_mail *m)
     if (c)
         mt_intake_close(&c->intake);
     free(c);
+}
+
+/* ---- hand-over ---- */
+
+#define PIECES_MAX (1 << 20)
+/* From the moment that a call stands still; no hand-over takes longer. */
+#define MOVE_MAX_NS (600 * MT_NS_PER_S)
+
+/* One piece of sound, or the end: out of m, or into a new one. */
+static void visit_piece(struct mt_worker *w, struct mt_call *c, struct mt_mail *m,
+                        struct mt_state_io *io)
+{
+    int kind = m ? (int)m->kind : MT_MAIL_AUDIO;
+    size_t n = m ? m->n - m->at : 0;
+    int64_t t = m ? m->t_ns : 0;
+
+    mt_state_int(io, "piece", &kind, MT_MAIL_AUDIO, MT_MAIL_END);
+    mt_state_i64(io, "time of a piece", &t, 0, INT64_MAX);
+    mt_state_size(io, "bytes of a piece", &n, MT_WIRE_PAYLOAD_MAX);
+    if (io->load && mt_state_ok(io)) {
+        if (n > io->n - io->at || !(m = mt_mail_new((enum mt_mail_kind)kind, c->slot, c->conn, n)))
+            mt_state_fail(io, -EPROTO, "a piece of %zu bytes", n);
+        else
+            mt_worker_call_keep(w, c, m);
+    }
+    if (!m || !mt_state_ok(io))
+        return;
+    if (io->load) {
+        m->t_ns = t;
+        m->n = n;
+        m->charge = kind == MT_MAIL_AUDIO ? sizeof(*m) + n : 0;
+    }
+    mt_state_bytes(io, "a piece", m->data + m->at, n);
+}
+
+static void visit_queue(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io)
+{
+    struct mt_mail *m = c->head;
+    int n = 0;
+
+    for (const struct mt_mail *i = m; i; i = i->next)
+        n++;
+    mt_state_int(io, "pieces of sound", &n, 0, PIECES_MAX);
+    for (int i = 0; i < n && mt_state_ok(io); i++) {
+        struct mt_mail *next = m ? m->next : NULL;
+
+        visit_piece(w, c, io->load ? NULL : m, io);
+        m = next;
+    }
+}
+
+/* What a file has not, as it would mean nothing later. */
+static void visit_moment(struct mt_worker *w, struct mt_call *c, int64_t *at_ns,
+                         struct mt_state_io *io)
+{
+    mt_state_i64(io, "session", &c->session, 1, INT64_MAX - 1);
+    mt_state_i64(io, "time", at_ns, 0, INT64_MAX);
+    mt_state_i64(io, "time of the sound", &c->t_ns, 0, INT64_MAX);
+    mt_state_bool(io, "stalled", &c->stalled);
+    visit_queue(w, c, io);
+}
+
+int mt_worker_pack(struct mt_worker *w, struct mt_call *c, struct mt_state_io *io)
+{
+    int64_t at = mt_worker_now_ns(w);
+
+    visit_moment(w, c, &at, io);
+    return make_image(w, c, true, io);
+}
+
+int mt_worker_unpack(struct mt_worker *w, int slot, uint64_t conn, struct mt_state_io *io,
+                     struct mt_unpacked *out)
+{
+    struct mt_call *c = calloc(1, sizeof(*c));
+    struct mt_load_opts lo = {.always = true};
+    int64_t now = mt_worker_now_ns(w), at = now;
+    const char *reason = NULL;
+    double retry_s;
+    int rc;
+
+    if (!c)
+        return mt_state_fail(io, -ENOMEM, "out of memory");
+    c->slot = slot;
+    c->conn = conn;
+    visit_moment(w, c, &at, io);
+    lo.id = c->session;
+    lo.elapsed_ns = now - at;
+    if (at > now || now - at > MOVE_MAX_NS)
+        mt_state_fail(io, -EPROTO, "a call that stood still %lld ms ago",
+                      (long long)((now - at) / MT_NS_PER_MS));
+    if (mt_state_ok(io)) {
+        rc = make_call(w, c, io, &lo, true, &reason, &retry_s);
+        if (rc < 0 && mt_state_ok(io))
+            mt_state_fail(io, rc, "session %" PRId64 " finds no place (%s)", lo.id,
+                          reason ? reason : strerror(-rc));
+    }
+    if (!mt_state_ok(io)) {
+        mt_worker_call_free(w, c);
+        return io->err.code;
+    }
+    mt_worker_call_opened(w, c);
+    w->meter->own.stalled += c->stalled;
+    if (c->intake.n_out > 0)
+        mt_worker_call_busy(w, c);
+    *out = (struct mt_unpacked){c->session, c->intake.from_hz, c->intake.format, c->live, 0};
+    for (const struct mt_mail *m = c->head; m; m = m->next)
+        out->held += m->charge;
+    return 0;
+}
+
+int mt_worker_visit(struct mt_worker *w, struct mt_state_io *io)
+{
+    mt_engine_visit(w->eng, io);
+    mt_meter_visit(w->meter, io);
+    return mt_state_end(io);
 }

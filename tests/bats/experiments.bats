@@ -95,7 +95,7 @@ holds() {
   cd q/quality
   [ -s live.txt ]
   [ "$(head -c 8 live.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ]
-  jq -es '(map(.measure) | unique) == ["attention", "banned", "floats", "forced", "free", "fresh", "moved", "needle", "one", "speech", "types"] and all(.claim == null)' live.ndjson >/dev/null
+  jq -es '(map(.measure) | unique) == ["attention", "banned", "forced", "free", "fresh", "moved", "needle", "one", "rounded", "speech", "trade", "types"] and all(.claim == null)' live.ndjson >/dev/null
   jq -es 'map(select(.measure == "forced" and .window)) | length == 6 and all(.after.low <= .after.diff and .after.diff <= .after.high)' live.ndjson >/dev/null
   grep -q "mean nothing" live.md
   run ! grep -Eiw 'nan|inf' live.txt live.md

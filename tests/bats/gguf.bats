@@ -24,6 +24,19 @@ JFK=$DATA/jfk.flac
   [[ "$stderr" == *--mmproj* ]]
 }
 
+@test "gguf: cpu:exact is the scalar reference on every tier, and says its name" {
+  local probe=(mt-probe logits -m "$G/qwen2/model.gguf" --tokens "1,2,3,4" --top 0)
+  MT_CPU=scalar "${probe[@]}" >want
+  "${probe[@]}" --backend cpu:exact >exact
+  "${probe[@]}" >served
+  jq -se 'map(.top | map(.[1])) | transpose | all(.[0] - .[1] | fabs < 2e-5)' want exact
+  # The vector units round activations to 8 bits, and that shows.
+  if mt-serve --dry-run | jq -e '.backend | test("avx")' >/dev/null; then
+    jq -se 'map(.top | map(.[1])) | transpose | map(.[0] - .[1] | fabs) | max | . > 1e-3 and . < 1' want served
+  fi
+  mt-serve --dry-run -m "$G/qwen2/model.gguf" --mmproj synth --backend cpu:exact 2>/dev/null | jq -e '.backend | endswith("-exact")'
+}
+
 @test "gguf: a call through a synthetic tower, which is said plainly" {
   mt-feed "$JFK" --seconds 4 | mt-serve -m "$G/qwen2/model.gguf" --mmproj synth --answer-tokens 4 >out 2>err
   [ "$(grep -c '"type":"frame"' out)" = 2 ]
@@ -54,6 +67,11 @@ JFK=$DATA/jfk.flac
   mt-probe logits -m $m --tokens 1,2,3,4,5,6 --quantize q4_k | jq '.top[0][1]' >b
   run ! cmp -s a b
   [ "$(paste a b | awk '{ d = $1 - $2; print (d < 0 ? -d : d) < 0.3 }')" = 1 ]
+  run -0 --separate-stderr mt-probe logits -m $m --tokens 1 --quantize q8_0
+  [ -z "$stderr" ]
+  # Rows of 48.
+  run -0 --separate-stderr mt-probe logits -m "$MT_TESTS/golden/omni-a" --tokens 1 --quantize q4_k
+  [[ "$stderr" == *"--quantize q4_k changes nothing"* ]]
   run -2 --separate-stderr mt-probe logits --quantize q9 --tokens 1
   [[ "$stderr" == *--quantize* ]]
 }

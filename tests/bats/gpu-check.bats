@@ -108,6 +108,11 @@ emulated() {
   mt-serve "${opts[@]}" --backend cuda:exact --pool auto <wire | jq -c 'select(.type == "frame") | [.status, .tokens]' >card
   [ "$(wc -l <cpu)" -ge 1 ]
   cmp cpu card
+  mt-serve "${opts[@]}" --deterministic <wire 2>log | jq -c 'select(.type == "frame") | [.status, .tokens]' >cpu2
+  cmp cpu cpu2
+  [ ! -s log ]
+  mt-serve "${opts[@]}" --backend cuda --deterministic <wire | jq -c 'select(.type == "frame") | [.status, .tokens]' >card
+  cmp cpu card
   run -0 --separate-stderr mt-serve "${opts[@]}" --backend cuda --pool auto --dry-run
   jq -e '.backend == "cuda" and .pool_bytes > 0' <<<"$output" >/dev/null
   run -1 --separate-stderr mt-serve "${opts[@]}" --backend cuda --pool auto --gpu-memory 0.01 --max-sessions 65536 --dry-run

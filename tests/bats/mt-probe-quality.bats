@@ -74,18 +74,35 @@ refused() {
   quality --windows 32 --sinks 4 --rope cache,absolute --tokens 150 --offset 0,10000,10000000
   jq -se 'map(select(.type == "quality")) | map(.moved) == [range(3) | 0, 0, 0, 0][0:3] + [range(3) | 1] + [range(3) | 10000] + [range(3) | 10000000]' out
   jq -se 'map(select(.type == "quality" and .moved > 0)) | length == 9 and all((.moved_diff | fabs < 1e-5) and .moved_worst < 1e-4
-    and .moved_rms > 0 and .moved_rms <= .moved_worst and .moved_rms < 10 * .floor_rms)' out
+    and .moved_rms > 0 and .moved_rms <= .moved_worst and .moved_rms < 10 * .floor_rms and .moved_within)' out
   # The floor is the same setting moved by one.
   jq -se 'map(select(.type == "quality" and .moved > 0)) | group_by([.kv, .rope]) | length == 3 and all((map(.floor_rms) | unique | length == 1)
     and (.[0] | .moved == 1 and .moved_rms == .floor_rms and .moved_diff == .floor_diff and .moved_worst == .floor_worst))' out
   jq -se 'map(select(.type == "quality" and .moved == 0)) | all(has("moved_rms") or has("floor_rms") | not)' out
-  # One that is asked for stands there once; a single move has nothing to stand beside.
-  quality --windows 32 --sinks 4 --tokens 100 --offset 5,6,7
-  jq -se 'map(select(.type == "quality")) | map(.moved) == [5, 5, 6, 6, 7, 7]' out
-  quality --windows 32 --sinks 4 --tokens 100 --offset 5
-  jq -se 'map(select(.type == "quality")) | map(.moved) == [5, 5] and all(has("moved_rms") | not)' out
+  # A move stands beside where it was, asked for or not; one that is asked for twice over stands there once.
+  quality --windows 32 --sinks 4 --tokens 100 --offset 1,5
+  jq -se 'map(select(.type == "quality")) | map(.moved) == [0, 0, 1, 1, 5, 5]' out
+  quality --windows 32 --sinks 4 --tokens 100 --offset 0
+  jq -se '(.[0].backend | test("exact") | not) and (map(select(.type == "quality")) | map(.moved) == [0, 0])' out
+  quality --windows 32 --sinks 4 --tokens 40 --offset "$(seq -s, 2 17)"
+  jq -se 'map(select(.kv == "unbounded").moved) == [range(18)]' out
   mt-probe quality --text "$BOOK" --windows 32 --sinks 4 --tokens 100 --offset 0,1000 --format table >out 2>/dev/null
-  grep -q '^moved positions' out
+  grep -q '^moved positions.*exact' out
+  [ "$(grep -c 'e-[0-9]* yes$' out)" = 4 ]
+}
+
+@test "quality: with weights in blocks, moved positions are measured in floats, and rounding says that it decides nothing" {
+  quality --quantize q8_0 --windows 32 --sinks 4 --rope cache,absolute --tokens 100 --offset 0,1000000
+  jq -se '(.[0].backend | test("exact")) and (map(select(.moved > 0)) | length == 6 and all(.moved_within and .moved_worst < 1e-4))' out
+  mv out exact
+  # Activations of 8 bits, where this processor has them: the same settings, a noise that any change makes.
+  quality --quantize q8_0 --windows 32 --sinks 4 --rope cache,absolute --tokens 100 --offset 0,1000000 --backend cpu
+  jq -se '(.[0].backend | test("exact") | not) and (map(select(.moved > 0)) | length == 6)' out
+  if jq -se '.[0].backend | test("avx")' out; then
+    jq -se '[.[0], .[1]] | map(map(select(.moved > 0).floor_rms) | max) | .[1] > 10 * .[0]' <(jq -s . exact) <(jq -s . out)
+  fi
+  # Six blocks of 32 have no interval that lies within the bound, and no token of them may pass for the mean.
+  jq -se 'map(select(.moved > 0)) | all(if .moved_worst < 1e-3 then .moved_within elif has("moved_low") then true else .moved_within == null end)' out
 }
 
 @test "quality: every type of cache has its price beside it" {
@@ -189,6 +206,29 @@ refused() {
   failed "latin" -- --text latin
 }
 
+@test "quality: an option that says nothing in this way of measuring is a wrong call" {
+  local o
+  # shellcheck disable=SC2086  # an option and its value
+  for o in "--prompt-tokens 9" "--answer-tokens 9" "--seeds 2" "--temperature 0" "--top-p 0.5" "--ban 4"; do
+    wrong "${o% *}: not with a text that is only read" -- --text "$BOOK" $o
+  done
+  # shellcheck disable=SC2086
+  for o in "--windows 8" "--rope cache" "--offset 7" "--bound 1" "--resample 8" "--state s" --each "--seeds 2"; do
+    wrong "${o% *}: not with --attention" -- --text "$BOOK" --attention $o
+  done
+  # shellcheck disable=SC2086
+  for o in "--offset 7" "--bound 1" "--resample 8" "--state s"; do
+    wrong "${o% *}: not with --free" -- --text "$BOOK" --free $o
+    wrong "${o% *}: not with --turns" -- --text "$BOOK" --turns one $o
+  done
+  wrong "--answer-tokens: not with --free" -- --text "$BOOK" --free --answer-tokens 8
+  # shellcheck disable=SC2086
+  for o in "--offset 7" "--tokens 100" --each "--ban 4"; do
+    wrong "${o% *}: not with --needle" -- --text "$BOOK" --needle $o
+  done
+  [ ! -e s ]
+}
+
 @test "quality: a full disk is exit 1, a reader that left is quiet" {
   run -1 --separate-stderr bash -c 'mt-probe quality --text "$1" --tokens 60 --windows 16 >/dev/full 2>err; s=$?; cat err >&2; exit $s' - "$BOOK"
   [[ "$stderr" == *"No space left"* ]]
@@ -265,7 +305,13 @@ refused() {
   wrong "--state" -- --text "$BOOK" --free --state s
   wrong "--turns" -- --text "$BOOK" --turns two
   wrong "one --kv-type" -- --text "$BOOK" --free --kv-type f32,int8
+  wrong "one --kv-type" -- --text "$BOOK" --attention --kv-type f32,int8
+  wrong "--offset" -- --text "$BOOK" --free --offset 7
+  wrong "--offset" -- --text "$BOOK" --needle --offset 0,7
+  wrong "--offset" -- --text "$BOOK" --attention --offset 7
   wrong "no turn" -- --text "$BOOK" --turns one --tokens 100
+  wrong "leave nothing to write behind 100" -- --text "$BOOK" --free --tokens 100 --prompt-tokens 100
+  wrong "all the same" -- --text "$BOOK" --free --temperature 0 --seeds 2
   wrong "less than 8 passages" -- --text "$BOOK" --free --prompt-tokens 2000 --tokens 3000
   wrong "frames of codes" -- -m synth:moshi-tiny --text "$BOOK" --free
 }
@@ -354,8 +400,8 @@ clips() {
   wrong "one of them" -- --needle "${CLIPS[@]}"
   wrong "no --audio before it" -- --transcript said --audio "$DATA/jfk.flac"
   wrong "no --audio before it" -- "${CLIPS[@]}" --transcript a --transcript b
-  wrong "not with --tokens" -- "${CLIPS[@]}" --tokens 100
-  wrong "not with --tokens" -- "${CLIPS[@]}" --ban 4
+  wrong "--tokens: not with --audio" -- "${CLIPS[@]}" --tokens 100
+  wrong "--ban: not with --audio" -- "${CLIPS[@]}" --ban 4
   wrong "all the same" -- "${CLIPS[@]}" --temperature 0 --seeds 2
   wrong "2 at least" -- "${CLIPS[@]}" --seeds 1
   wrong "one --kv-type" -- "${CLIPS[@]}" --kv-type f32,int8

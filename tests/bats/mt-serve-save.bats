@@ -191,6 +191,31 @@ nobody() {
   run -2 mt-serve --save-dir .
 }
 
+@test "save: a limit on the size of files is no room, and not the end of the server" {
+  command -v prlimit >/dev/null || skip "no prlimit here (Debian package util-linux)"
+  serve "${QUICK[@]}" --save-dir .
+  sound
+  half 41000 5
+  prlimit --pid "$server" --fsize=4096: # a limit that may be raised again
+  run -1 --separate-stderr mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" x
+  [[ "$stderr" == *"x.call: can't be written: File too large"* ]]
+  [ -z "$(find . -name '*x*' ! -name x.sock)" ]
+  prlimit --pid "$server" --fsize=unlimited:
+  mt-probe save -s mt.sock "$(jq -r 'select(.type == "opened").session' part)" x
+}
+
+@test "save: what a server that died left half written is removed, and nothing else" {
+  command -v flock >/dev/null || skip "no flock here (Debian package util-linux)"
+  mkdir calls
+  touch calls/.x.4242.0 calls/.a-b.c.1.17 calls/.x.call calls/.hidden calls/x.1.2 calls/y.call calls/.z.1.2
+  ln -s ../ready.json calls/.l.1.2
+  exec {writer}<>calls/.z.1.2 # one that is at work
+  flock -n "$writer"
+  serve "${QUICK[@]}" --save-dir calls
+  diff <(find calls -mindepth 1 -printf '%f\n' | sort | xargs) - <<<".hidden .l.1.2 .x.call .z.1.2 x.1.2 y.call"
+  grep -q "calls: 2 unfinished" serve.err
+}
+
 @test "save: a cost model's call, too, though its cache holds nothing" {
   head -c 160000 /dev/zero >silence.raw
   mkdir -p calls
@@ -201,4 +226,10 @@ nobody() {
   frame=$(mt-probe save -s mt.sock 1 x | jq .frame)
   mt-feed -q --tolerate --no-pace -s mt.sock --load x --raw s16le:16000:1 silence.raw >rest # a live call drops what comes too fast
   jq -es --argjson from "$frame" 'map(select(.type == "frame").frame) | sort | . == [range($from; 50)]' rest >/dev/null || { cat rest; return 1; }
+}
+
+@test "save: a call that is moved again and again between two servers, which die meanwhile, says what it would have said" {
+  command -v openssl >/dev/null || skip "no openssl"
+  run -0 "$MT_TESTS/soak" 5 3
+  [[ "$output" == *"5 moves"*"each as it would have been"* ]]
 }

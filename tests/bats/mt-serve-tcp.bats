@@ -26,7 +26,7 @@ silence() {
     run -2 --separate-stderr mt-serve -s "$public"
     [[ "$stderr" == *"$public"*encryption*--listen-public* ]]
   done
-  for list in '' connections=0 opens=-1 rate=x idle=soon control=1 more; do
+  for list in '' connections=0 per-address=-1 opens=-1 rate=x idle=soon control=1 more; do
     run -2 --separate-stderr mt-serve -s tcp:127.0.0.1:0 --tcp "$list"
     [[ "$stderr" == *--tcp* ]]
   done
@@ -96,6 +96,20 @@ silence() {
     [ "$(mt-probe stats -s mt.sock --format json | jq .sessions)" = 0 ]
     stop
   done
+}
+
+@test "tcp: one address has no more connections than it may" {
+  silence 64000
+  over_tcp --tcp per-address=2
+  for _ in 1 2; do
+    exec {fd}<>"/dev/tcp/127.0.0.1/${tcp##*:}"
+  done
+  run -1 --separate-stderr mt-feed -s "$tcp" --raw s16le:16000:1 silence.raw
+  [[ "$output" == *'"refused"'*'"limit"'* ]]
+  printf '{"metronome":1,"type":"open"}\n{"type":"end"}\n' |
+    socat -t 5 - "TCP:127.0.0.1:${tcp##*:},bind=127.0.0.2" | grep -q opened # another one
+  exec {fd}>&- # one of the first is gone, and there is room
+  within 20 mt-feed -q -s "$tcp" --raw s16le:16000:1 silence.raw
 }
 
 @test "tcp: connections that come too fast are refused" {

@@ -133,6 +133,18 @@ has() {
   [[ "$stderr" == *"not metronome's plugin"* ]]
 }
 
+@test "mt-serve: --deterministic is said to a card, and the CPU takes it in silence" {
+  run -0 --separate-stderr mt-serve --dry-run --deterministic
+  [ -z "$stderr" ]
+  run -0 --separate-stderr mt-serve --dry-run --deterministic --backend cost:a=1ms,b=1ms
+  [ -z "$stderr" ]
+  run -2 --separate-stderr mt-serve --dry-run --deterministic=yes
+  run -2 --separate-stderr mt-serve --dry-run --deterministic --backend cuda2
+  [[ "$stderr" == "mt-serve: --backend: 'cuda2' is not cpu, cpu:exact or cuda" ]]
+  run -2 --separate-stderr mt-serve --dry-run --deterministic --backend "cuda:$(printf 'x%.0s' {1..300})"
+  [[ "$stderr" == "mt-serve: --backend cuda: its options are longer than 256 bytes" ]]
+}
+
 @test "mt-serve: the CUDA plugin, where it is built, loads and says what is missing" {
   [ -e "$(dirname "$(readlink -f "$(command -v mt-serve)")")/libmetronome-cuda.so" ] || skip "built without CUDA=1"
   ! nvidia-smi -L 2>/dev/null || skip "there is a card"

@@ -40,6 +40,20 @@ silence() {
   head -c "$1" /dev/zero >silence.raw
 }
 
+@test "systemd: a server that takes over is the main process from then on" {
+  manager
+  export NOTIFY_SOCKET=$PWD/notify.sock
+  serve "${QUICK[@]}" --handoff hand.sock
+  old=$server
+  within 20 news READY=1
+  serve "${QUICK[@]}" --handoff hand.sock
+  within 20 news "MAINPID=$server"
+  wait "$old"
+  ! news STOPPING=1 || false
+  stop
+  within 10 news STOPPING=1
+}
+
 @test "systemd: sockets that are handed over are served, and stay" {
   command -v curl >/dev/null || skip "no curl"
   silence 32000

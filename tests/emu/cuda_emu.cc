@@ -360,14 +360,12 @@ static void run_block(unsigned threads, bool back)
     }
 }
 
-void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg)
+static void run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg)
 {
     static unsigned launches;
     unsigned threads = block.x * block.y * block.z;
     bool back = launches++ % 2;
 
-    emu_count.launches++;
-    emu_count.after_down++;
     gridDim = grid;
     blockDim = block;
     kernel = fn;
@@ -388,16 +386,138 @@ void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg
     shared_memory = nullptr;
 }
 
-/* ---- memory ---- */
+/* ---- graphs ---- */
 
 struct emu_count emu_count;
+struct emu_faults emu_faults;
 
-static void count_copy(cudaMemcpyKind k)
+/* A kernel, or another thing that is done on the stream. */
+struct node {
+    struct node *next;
+    bool kernel;
+    dim3 grid, block;
+    size_t shared;
+    void (*fn)(void *);
+    void *arg;
+};
+
+struct emu_graph {
+    struct node *first, **end;
+    bool broken;
+};
+
+static struct emu_graph *capturing;
+
+/* Now, or kept. */
+static void on_stream(const struct node &n, size_t bytes)
 {
-    emu_count.up += k == cudaMemcpyHostToDevice;
-    emu_count.down += k == cudaMemcpyDeviceToHost;
-    emu_count.after_down = k == cudaMemcpyDeviceToHost ? 0 : emu_count.after_down + 1;
+    struct node *copy;
+
+    if (!capturing) {
+        emu_count.launches += n.kernel;
+        emu_count.after_down++;
+        if (n.kernel)
+            run(n.grid, n.block, n.shared, n.fn, n.arg);
+        else
+            n.fn(n.arg);
+        return;
+    }
+    if (!(copy = (struct node *)malloc(sizeof(n))) ||
+        !(copy->arg = aligned_alloc(16, (bytes + 15) / 16 * 16)))
+        bug("no memory for a graph");
+    void *arg = copy->arg;
+    *copy = n;
+    copy->arg = arg;
+    memcpy(arg, n.arg, bytes);
+    *capturing->end = copy;
+    capturing->end = &copy->next;
 }
+
+void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes)
+{
+    on_stream({nullptr, true, grid, block, shared, fn, arg}, bytes);
+}
+
+template <class T> static void on_stream(void (*fn)(void *), T what)
+{
+    on_stream({nullptr, false, {}, {}, 0, fn, &what}, sizeof(what));
+}
+
+/* What no graph can hold. */
+static cudaError_t outside(void)
+{
+    if (!capturing)
+        return cudaSuccess;
+    capturing->broken = true;
+    return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    emu_count.waits++;
+    return outside();
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode)
+{
+    if (emu_faults.no_capture || capturing ||
+        !(capturing = (struct emu_graph *)calloc(1, sizeof(*capturing))))
+        return cudaErrorStreamCaptureUnsupported;
+    capturing->end = &capturing->first;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g)
+{
+    *g = capturing;
+    capturing = nullptr;
+    return (*g)->broken ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
+/* The nodes are the new one's. */
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
+{
+    if (!(*x = (struct emu_graph *)calloc(1, sizeof(**x))))
+        return cudaErrorMemoryAllocation;
+    (*x)->first = g->first;
+    g->first = nullptr;
+    emu_count.captures++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
+{
+    if (emu_faults.no_replay)
+        return cudaErrorInvalidValue;
+    emu_count.graphs++;
+    emu_count.after_down++;
+    for (struct node *n = x->first; n; n = n->next)
+        if (n->kernel)
+            run(n->grid, n->block, n->shared, n->fn, n->arg);
+        else
+            n->fn(n->arg);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    while (g->first) {
+        struct node *n = g->first;
+
+        g->first = n->next;
+        free(n->arg);
+        free(n);
+    }
+    free(g);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    return cudaGraphDestroy(x);
+}
+
+/* ---- memory ---- */
 
 /* As rubbish as a device's, where that costs little; more than the machine has is refused. */
 cudaError_t cudaMalloc(void **p, size_t bytes)
@@ -406,6 +526,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 
     emu_count.allocations++;
     *p = nullptr;
+    if (outside() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     if (bytes / page >= (size_t)sysconf(_SC_PHYS_PAGES))
         return cudaErrorMemoryAllocation;
     if (!(*p = aligned_alloc(256, (bytes + 255) / 256 * 256)))
@@ -444,20 +566,35 @@ cudaError_t cudaFreeHost(void *p)
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t)
+struct memcopy {
+    char *dst;
+    const char *src;
+    size_t to, from, width, rows;
+    cudaMemcpyKind kind;
+};
+
+static void copy_rows(void *arg)
 {
-    count_copy(k);
-    memcpy(dst, src, n);
-    return cudaSuccess;
+    const struct memcopy *c = (const struct memcopy *)arg;
+
+    for (size_t i = 0; i < c->rows; i++)
+        memcpy(c->dst + i * c->to, c->src + i * c->from, c->width);
+    if (c->kind == cudaMemcpyDeviceToHost)
+        emu_count.after_down = 0;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t to, const void *src, size_t from, size_t width,
                               size_t rows, cudaMemcpyKind k, cudaStream_t)
 {
-    count_copy(k);
-    for (size_t i = 0; i < rows; i++)
-        memcpy((char *)dst + i * to, (const char *)src + i * from, width);
+    emu_count.up += !capturing && k == cudaMemcpyHostToDevice;
+    emu_count.down += !capturing && k == cudaMemcpyDeviceToHost;
+    on_stream(copy_rows, memcopy{(char *)dst, (const char *)src, to, from, width, rows, k});
     return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind k, cudaStream_t s)
+{
+    return cudaMemcpy2DAsync(dst, n, src, n, n, 1, k, s);
 }
 
 cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
@@ -466,24 +603,130 @@ cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
     return cudaSuccess;
 }
 
-/* ---- cuBLAS ---- */
+/* ---- cuBLASLt ---- */
 
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
-                            int k, const void *alpha, const void *a, cudaDataType_t at, int lda,
-                            const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
-                            cudaDataType_t, int ldc, cublasComputeType_t, cublasGemmAlgo_t)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t bytes)
 {
-    emu_count.products++;
-    emu_count.after_down++;
-    float by = *(const float *)alpha, keep = *(const float *)beta;
+    void *to = what == CUBLASLT_MATMUL_DESC_TRANSA     ? (void *)&d->turned
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&d->end
+                                                       : (void *)&d->bias;
 
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < m; i++) {
-            float *to = (float *)c + j * ldc + i, sum = 0;
+    if (bytes != (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
+        bug("an attribute of another size");
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
 
-            for (int64_t l = 0; l < k; l++)
-                sum += number(a, at, i * lda + l) * number(b, bt, j * ldb + l);
-            *to = keep == 0 ? by * sum : by * sum + keep * *to;
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void *value, size_t bytes)
+{
+    void *to = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES     ? (void *)&p->workspace
+               : what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK ? (void *)&p->schemes
+                                                                    : (void *)&p->align[what - 5];
+
+    if (bytes != (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : 4))
+        bug("an attribute of another size");
+    memcpy(to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool fits(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+{
+    return op->turned == CUBLAS_OP_T && a->type == b->type && a->rows == b->rows &&
+           a->cols == d->rows && b->cols == d->cols && c->rows == d->rows && c->cols == d->cols &&
+           c->type == CUDA_R_32F && d->type == CUDA_R_32F && a->ld >= (int64_t)a->rows &&
+           b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows && d->ld >= (int64_t)d->rows &&
+           (op->end == CUBLASLT_EPILOGUE_BIAS) == (op->bias != NULL);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t p, int most,
+                                              cublasLtMatmulHeuristicResult_t *r, int *n)
+{
+    bool cut = p->schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
+
+    emu_count.questions++;
+    *n = 0;
+    if (emu_faults.no_product || (emu_faults.no_bias && op->bias))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (most < 1 || !fits(op, a, b, c, d) || p->workspace < 4096)
+        bug("a product that nobody asked for");
+    r[(*n)++] = {{!cut          ? 1u
+                  : b->cols < 4 ? 4u
+                  : b->cols < 9 ? 2u
+                                : 1u},
+                 4096,
+                 CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *r)
+{
+    if (!fits(op, a, b, c, d))
+        bug("a product that nobody asked for");
+    *r = {*algo, 4096, CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+struct product {
+    cublasLtMatrixLayoutOpaque_t la, lb, lc, ld;
+    const void *a, *b;
+    const float *c, *bias;
+    float *d, by, keep;
+    uint64_t parts;
+};
+
+/* A part's sum is rounded before the next one's is added. */
+static float sum_of(const struct product *p, int64_t i, int64_t j)
+{
+    uint64_t k = p->la.rows, each = (k + p->parts - 1) / p->parts;
+    float all = 0;
+
+    for (uint64_t l0 = 0; l0 < k; l0 += each) {
+        float sum = 0;
+
+        for (uint64_t l = l0; l < l0 + each && l < k; l++)
+            sum += number(p->a, p->la.type, i * p->la.ld + (int64_t)l) *
+                   number(p->b, p->lb.type, j * p->lb.ld + (int64_t)l);
+        all += sum;
+    }
+    return all;
+}
+
+static void multiply(void *arg)
+{
+    const struct product *p = (const struct product *)arg;
+
+    for (int64_t j = 0; j < (int64_t)p->ld.cols; j++)
+        for (int64_t i = 0; i < (int64_t)p->ld.rows; i++) {
+            float v = p->by * sum_of(p, i, j);
+
+            v = p->keep == 0 ? v : v + p->keep * p->c[j * p->lc.ld + i];
+            p->d[j * p->ld.ld + i] = p->bias ? v + p->bias[i] : v;
         }
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t la, const void *b,
+                              cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                              cudaStream_t)
+{
+    if (!fits(op, la, lb, lc, ld) || (c == d && lc->ld != ld->ld) || !workspace || bytes < 4096)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    emu_count.products += !capturing;
+    on_stream(multiply, product{*la, *lb, *lc, *ld, a, b, (const float *)c, op->bias, (float *)d,
+                                *(const float *)alpha, *(const float *)beta, algo->parts});
     return CUBLAS_STATUS_SUCCESS;
 }

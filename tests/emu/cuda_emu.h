@@ -54,7 +54,8 @@ struct float4 {
 
 /* ---- running ---- */
 
-void emu_run(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg);
+/* fn with what lies at arg, now, or when the graph that is being captured is launched. */
+void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes);
 void *emu_shared(void);
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffff);
@@ -69,7 +70,7 @@ template <class F> static inline void emu_call(void *f)
 
 template <class F> static inline void emu_launch(dim3 grid, dim3 block, size_t shared, F f)
 {
-    emu_run(grid, block, shared, emu_call<F>, &f);
+    emu_kernel(grid, block, shared, emu_call<F>, &f, sizeof(f));
 }
 
 template <class T> static inline T emu_from(const uint64_t *all, unsigned lane)
@@ -200,7 +201,8 @@ enum cudaError_t {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100
+    cudaErrorNoDevice = 100,
+    cudaErrorStreamCaptureUnsupported = 900
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -230,7 +232,9 @@ static inline cudaError_t cudaGetLastError(void)
 
 static inline const char *cudaGetErrorString(cudaError_t rc)
 {
-    return rc == cudaErrorMemoryAllocation ? "out of memory" : "no error";
+    return rc == cudaErrorMemoryAllocation           ? "out of memory"
+           : rc == cudaErrorStreamCaptureUnsupported ? "not while a graph is captured"
+                                                     : "no error";
 }
 
 static inline cudaError_t cudaGetDeviceCount(int *n)
@@ -261,11 +265,7 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t)
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
-{
-    emu_count.waits++;
-    return cudaSuccess;
-}
+cudaError_t cudaStreamSynchronize(cudaStream_t);
 
 static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
@@ -288,41 +288,125 @@ static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
     return cudaSuccess;
 }
 
+/* What is captured is kept with its arguments, as they are, and done at each launch. */
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph *cudaGraphExec_t;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
+
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int)
 {
     return cudaSuccess;
 }
 
-/* ---- cuBLAS ---- */
+/* ---- cuBLASLt, as the backend calls it: a transposed, b not, c and d in f32 ---- */
 
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS };
+enum cublasStatus_t { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_SUPPORTED = 15 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cublasMath_t { CUBLAS_PEDANTIC_MATH = 2 };
 enum cudaDataType_t { CUDA_R_32F, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_PEDANTIC };
-enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1 };
-typedef struct emu_blas *cublasHandle_t;
+enum cublasLtMatmulDescAttributes_t {
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER
+};
+enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum { CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_MASK = 7 };
+enum cublasLtMatmulPreferenceAttributes_t {
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
+};
+struct cublasLtMatmulDescOpaque_t {
+    cublasComputeType_t how;
+    int32_t turned;
+    uint32_t end;
+    const float *bias;
+};
+struct cublasLtMatrixLayoutOpaque_t {
+    cudaDataType_t type;
+    uint64_t rows, cols;
+    int64_t ld;
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+    size_t workspace;
+    uint32_t schemes, align[4];
+};
+struct cublasLtMatmulAlgo_t {
+    uint64_t parts; /* that a sum is cut into */
+};
+struct cublasLtMatmulHeuristicResult_t {
+    cublasLtMatmulAlgo_t algo;
+    size_t workspaceSize;
+    cublasStatus_t state;
+};
+typedef cublasLtMatmulDescOpaque_t *cublasLtMatmulDesc_t;
+typedef cublasLtMatrixLayoutOpaque_t *cublasLtMatrixLayout_t;
+typedef cublasLtMatmulPreferenceOpaque_t *cublasLtMatmulPreference_t;
+typedef struct emu_blas *cublasLtHandle_t;
 
-static inline cublasStatus_t cublasCreate(cublasHandle_t *h)
+static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
 {
     *h = NULL;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t cublasDestroy(cublasHandle_t)
+static inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t)
 {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t)
+static inline cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t d, cublasComputeType_t how,
+                                                    cudaDataType_t)
 {
+    *d = {how, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* As the backend calls it: a transposed, b not, c in f32. */
-cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
-                            int k, const void *alpha, const void *a, cudaDataType_t at, int lda,
-                            const void *b, cudaDataType_t bt, int ldb, const void *beta, void *c,
-                            cudaDataType_t ct, int ldc, cublasComputeType_t, cublasGemmAlgo_t);
+static inline cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t l, cudaDataType_t type,
+                                                      uint64_t rows, uint64_t cols, int64_t ld)
+{
+    *l = {type, rows, cols, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static inline cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t p)
+{
+    *p = {0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t bytes);
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void *value, size_t bytes);
+/* Few columns of b: the sums are cut into parts, if the preference lets them. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t p, int most,
+                                              cublasLtMatmulHeuristicResult_t *r, int *n);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *r);
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t la, const void *b,
+                              cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                              cudaStream_t s);
 
 #endif

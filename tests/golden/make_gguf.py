@@ -415,7 +415,7 @@ def text(s):
 
 
 def small_file(
-    version=3, align=32, tensors=2, keys=None, data=160, offsets=(0, 64), kind=8, dims=(32, 1)
+    version=3, align=32, tensors=2, keys=None, data=128, offsets=(0, 64), kind=8, dims=(32, 1)
 ):
     """A few keys of every kind, two tensors; parts of it can be made wrong."""
     head = [
@@ -451,7 +451,7 @@ def corpus():
         "align-3": small_file(align=3), "huge-dims": small_file(dims=(2**40, 2**40)),
         "type-4": small_file(kind=4),
         "type-2_k": small_file(kind=10, dims=(256, 1), offsets=(0, 96), data=192),
-        "cut": good[:300], "no-data": small_file(data=0),
+        "cut": good[:300], "no-data": small_file(data=0), "behind": small_file(data=160),
     }  # fmt: skip
     for name, data in files.items():
         (CORPUS / name).write_bytes(data)

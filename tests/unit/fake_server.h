@@ -51,6 +51,7 @@ struct fake_server {
     char path[108];
     double frame_s;
     int64_t frame_samples, ahead_samples;
+    int64_t frame, samples; /* where a saved call goes on */
     enum fake_fault fault; /* of the calls from fault_call on, in the order in which they connect */
     int fault_call, fault_calls;
     int64_t from;
@@ -193,10 +194,11 @@ static void greet(struct call *k)
     }
     snprintf(line, sizeof(line),
              "{%s\"type\":\"opened\",\"session\":\"%d\",\"rate\":16000,%s%lld,\"lookahead_"
-             "samples\":%lld,\"frame_s\":%g}\n",
+             "samples\":%lld,\"frame_s\":%g,\"frame\":%lld,\"samples\":%lld}\n",
              k->fault == FAKE_NO_VERSION ? "" : "\"metronome\":1,", k->number,
-             k->fault == FAKE_NO_FRAME ? "\"frame\":" : "\"frame_samples\":",
-             (long long)k->f->frame_samples, (long long)k->f->ahead_samples, k->f->frame_s);
+             k->fault == FAKE_NO_FRAME ? "\"length\":" : "\"frame_samples\":",
+             (long long)k->f->frame_samples, (long long)k->f->ahead_samples, k->f->frame_s,
+             (long long)k->f->frame, (long long)k->f->samples);
     k->c->opened_ns = now_ns();
     say(k, line);
     if (k->fault == FAKE_NOT_READ)

@@ -494,6 +494,49 @@ static void test_shared_sinks(void **state)
     end(&w);
 }
 
+static int64_t rows(struct world *w)
+{
+    struct mt_engine_stats s;
+
+    mt_engine_stats(w->eng, &s);
+    return s.rows;
+}
+
+/* And they are computed once, whoever comes when, and however small the steps are. */
+static void test_shared_sinks_once(void **state)
+{
+    enum { SINKS = 21, N = 5 };
+    struct mt_engine_opts o = options("window=96,sinks=21", 200);
+
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct world w, v;
+        int64_t one;
+
+        o.step_tokens = small ? 8 : 512;
+        begin(&w, o);
+        struct call *first = dial(&w), *then;
+        talk(&w, first, 3, 1);
+        one = rows(&w);
+        assert_true(one > SINKS);
+        then = dial(&w);
+        talk(&w, then, 3, 1);
+        assert_int_equal(rows(&w), 2 * one - SINKS);
+        assert_same(first, then, 1);
+        hang_up(&w, first);
+        hang_up(&w, then);
+        begin(&v, o);
+        for (int i = 0; i < N; i++)
+            speak(&v, dial(&v), 3, 0, BEAT + LOOKAHEAD);
+        settle(&v);
+        assert_int_equal(rows(&v), N * one - (N - 1) * SINKS);
+        for (int i = 0; i < N; i++)
+            assert_same(first, &v.call[i], 1);
+        end(&w);
+        end(&v);
+    }
+}
+
 static void test_smaller_window(void **state)
 {
     struct world w;
@@ -1207,6 +1250,7 @@ int main(void)
         cmocka_unit_test(test_stalled_are_closed),
         cmocka_unit_test(test_window_never_stalls),
         cmocka_unit_test(test_shared_sinks),
+        cmocka_unit_test(test_shared_sinks_once),
         cmocka_unit_test(test_smaller_window),
         cmocka_unit_test(test_window_before_it_slides),
         cmocka_unit_test(test_company),

@@ -563,6 +563,35 @@ static void test_bad_opened(void **state)
     }
 }
 
+/* A saved call goes on where the server says, if that can be. */
+static void test_goes_on(void **state)
+{
+    static const struct {
+        int64_t frame, samples;
+    } absurd[] = {{0, INT64_C(1) << 60}, {1, INT64_MAX}, {1000, 3 * FRAME}, {INT64_MAX, 0}};
+
+    (void)state;
+    opts.load = "x";
+    fake.frame = 3;
+    fake.samples = 3 * FRAME;
+    assert_int_equal(run_one(5 * FRAME), 0);
+    assert_int_equal(fake.calls[0].samples, 2 * FRAME);
+    assert_int_equal(totals.broken, 0);
+    finish(NULL);
+    for (size_t i = 0; i < MT_COUNT(absurd); i++) {
+        begin(NULL);
+        opts.load = "x";
+        opts.loop = true;
+        fake.frame = absurd[i].frame;
+        fake.samples = absurd[i].samples;
+        assert_int_equal(run_one(5 * FRAME), 0);
+        assert_int_equal(totals.broken, 1);
+        assert_int_equal(fake.calls[0].samples, 0);
+        finish(NULL);
+    }
+    begin(NULL);
+}
+
 static void test_other_frame_length_stops(void **state)
 {
     (void)state;
@@ -771,6 +800,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_faults_touch_no_other, begin, finish),
         cmocka_unit_test_setup_teardown(test_twice, begin, finish),
         cmocka_unit_test_setup_teardown(test_bad_opened, begin, finish),
+        cmocka_unit_test_setup_teardown(test_goes_on, begin, finish),
         cmocka_unit_test_setup_teardown(test_other_frame_length_stops, begin, finish),
         cmocka_unit_test_setup_teardown(test_no_server, begin, finish),
         cmocka_unit_test_setup_teardown(test_lost_stdout_stops, begin, finish),

@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -322,6 +324,46 @@ static void test_refused(void **state)
     be->ops->free(be);
 }
 
+/* A copy of a file with another number behind a key of type u32; the caller closes the result. */
+static int with_number(char path[64], const char *file, const char *key, uint32_t value)
+{
+    int fd = memfd_create("gguf", MFD_CLOEXEC);
+    FILE *f = fopen(file, "rb");
+    char *all, *at;
+    long n;
+
+    assert_true(fd >= 0 && f && fseek(f, 0, SEEK_END) == 0);
+    n = ftell(f);
+    rewind(f);
+    assert_non_null(all = malloc((size_t)n));
+    assert_int_equal(fread(all, 1, (size_t)n, f), n);
+    fclose(f);
+    assert_non_null(at = memmem(all, (size_t)n, key, strlen(key)));
+    memcpy(at + strlen(key) + 4, &value, sizeof(value));
+    assert_int_equal(write(fd, all, (size_t)n), n);
+    free(all);
+    snprintf(path, 64, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
+/* Fewer layers than the file has tensors of. */
+static void test_layers_left(void **state)
+{
+    struct mt_backend *be = backend(MT_CPU_AVX512);
+    char text[600], tower[600], path[64];
+    int fd;
+
+    (void)state;
+    fd = with_number(path, golden(text, "gguf/qwen2/model.gguf"), "qwen2.block_count", 1);
+    refused(be, path, NULL, -EPROTO, "block_count' is 1, but there is 'blk.1.attn_norm.weight'");
+    close(fd);
+    golden(text, "gguf/omni-b/model.gguf");
+    fd = with_number(path, golden(tower, "gguf/omni-b/mmproj.gguf"), "clip.audio.block_count", 1);
+    refused(be, text, path, -EPROTO, "block_count' is 1, but there is 'a.blk.1.ln1.weight'");
+    close(fd);
+    be->ops->free(be);
+}
+
 /* ---- tokenizers ---- */
 
 static void check_ids(const struct mt_tokenizer *t, const char *cases)
@@ -415,8 +457,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twins),   cmocka_unit_test(test_text),
         cmocka_unit_test(test_deaf),    cmocka_unit_test(test_synthetic_tower),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_real),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_layers_left),
+        cmocka_unit_test(test_tokens),  cmocka_unit_test(test_real),
     };
 
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);

@@ -125,6 +125,8 @@ static void test_tier_names(void **state)
         assert_string_equal(mt_cpu_tier_name(i), name[i]);
         setenv("MT_CPU", name[i], 1);
         assert_int_equal(mt_cpu_tier(&t, NULL), 0);
+        if (i == MT_CPU_AVX2VNNI && t == MT_CPU_AVX2) /* AVX-512 without AVX-VNNI */
+            continue;
         assert_int_equal(t, i < best ? i : best);
     }
     setenv("MT_CPU", "sse9", 1);

@@ -61,14 +61,19 @@ static inline enum mt_cpu_tier tier_max(void)
     return MT_CPU_SCALAR;
 }
 
-static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
+static inline struct mt_backend *open_as(const char *how)
 {
     struct mt_backend *be;
 
+    assert_int_equal(mt_cuda_open(&be, how, NULL), 0);
+    return be;
+}
+
+static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
+{
     (void)tier;
     (void)threads;
-    assert_int_equal(mt_cuda_open(&be, "exact", NULL), 0);
-    return be;
+    return open_as("exact");
 }
 #else
 static inline enum mt_cpu_tier tier_max(void)
@@ -85,6 +90,13 @@ static inline struct mt_backend *backend(enum mt_cpu_tier tier, int threads)
 
     assert_int_equal(mt_backend_cpu(&be, tier, threads, NULL), 0);
     return be;
+}
+
+/* There is one way on the CPU. */
+static inline struct mt_backend *open_as(const char *how)
+{
+    (void)how;
+    return backend(tier_max(), 1);
 }
 #endif
 
@@ -133,10 +145,13 @@ static inline struct mt_bytes bytes_new(const float *src, enum mt_dtype t, int64
                                         int64_t cols, void **own)
 {
     size_t size = mt_dtype_size(t), n = (size_t)(rows * cols);
-    char *p = malloc(n * size + 1);
+    int64_t row = mt_dtype_row_bytes(t, cols);
+    char *p = malloc((size_t)(rows * row) + 1);
 
     assert_non_null(p);
-    for (size_t i = 0; i < n; i++)
+    for (int64_t r = 0; r < rows && !size; r++)
+        mt_quantize_row(t, p + 1 + r * row, src + r * cols, cols);
+    for (size_t i = 0; i < n && size; i++)
         num_encode(p + 1 + i * size, NULL, t, src + i, 1);
     *own = p;
     return (struct mt_bytes){p + 1, t, rows, cols, false};

@@ -54,9 +54,12 @@ static void mixture_free(struct mt_backend *be, struct mixture *m)
     }
 }
 
-/* Row x under the logits: y in double, abs the sum of its terms' sizes for the tolerance. */
+/*
+ * Row x under the logits: y in double; for the tolerance the sum of its terms' sizes, and in `last`
+ * of those of the last product alone.
+ */
 static void by_hand(const struct mixture *m, const float *x, const float *logit, double *y,
-                    double *abs)
+                    double *abs, double *last)
 {
     bool taken[N_MAX] = {false};
     double max = -INFINITY, all = 0, chosen = 0;
@@ -76,7 +79,7 @@ static void by_hand(const struct mixture *m, const float *x, const float *logit,
         chosen += taken[e] ? exp(logit[e] - max) : 0;
     }
     for (int c = 0; c < m->width; c++)
-        y[c] = abs[c] = 0;
+        y[c] = abs[c] = last[c] = 0;
     for (int e = 0; e < m->n; e++) {
         double w = exp(logit[e] - max) / (m->norm ? chosen : all);
 
@@ -96,18 +99,29 @@ static void by_hand(const struct mixture *m, const float *x, const float *logit,
 
                 y[c] += w * h * d;
                 abs[c] += w * ha * fabs(d);
+                last[c] += w * fabs(h * d);
             }
         }
     }
 }
 
-static void check(struct mt_backend *be, enum mt_dtype t, struct mixture made, int n, bool residual)
+/* half: x is rounded to it, and what is between by those who multiply; F32: not at all. */
+static void check_half(struct mt_backend *be, enum mt_dtype t, struct mixture made, int n,
+                       bool residual, enum mt_dtype half)
 {
     struct mixture *m = &made;
     float *x = rnd_floats((size_t)(n * m->width)), *logit = rnd_floats((size_t)(n * m->n));
     float *res = rnd_floats((size_t)(n * m->width)), *y = malloc((size_t)(n * m->width) * 4 + 1);
     double *want = malloc((size_t)m->width * 8), *abs = malloc((size_t)m->width * 8);
+    double *last = malloc((size_t)m->width * 8);
+    double step = half == MT_BF16 ? 0x1.01p-8 : half == MT_F16 ? 0x1.01p-11 : 0;
 
+    for (int i = 0; i < n * m->width; i++) {
+        char bytes[4];
+
+        num_encode(bytes, NULL, half, &x[i], 1);
+        num_decode(&x[i], half, bytes, 0, 1);
+    }
     for (int i = 0; i < n * m->n; i++) /* ties: the lowest numbers win */
         logit[i] = i % 3 ? logit[i] : roundf(logit[i]);
     mixture_new(be, m, t, n);
@@ -117,11 +131,12 @@ static void check(struct mt_backend *be, enum mt_dtype t, struct mixture made, i
     be->ops->experts(be, fy.v, fx.v, fl.v, m->ex, residual ? fy.v : MT_NO_ROWS, scratch.v, n);
     be->ops->rows_get(be, y, fy.v, n);
     for (int64_t r = 0; r < n; r++) {
-        by_hand(m, x + r * m->width, logit + r * m->n, want, abs);
+        by_hand(m, x + r * m->width, logit + r * m->n, want, abs, last);
         for (int c = 0; c < m->width; c++) {
             double v = want[c] + (residual ? res[r * m->width + c] : 0);
             near(y[r * m->width + c], v,
-                 (m->width + m->inner + m->top + 16) * EPS * (abs[c] + fabs(v)), "experts", r, c);
+                 (m->width + m->inner + m->top + 16) * EPS * (abs[c] + fabs(v)) + step * last[c],
+                 "experts", r, c);
         }
     }
     field_free(be, &fx);
@@ -135,6 +150,12 @@ static void check(struct mt_backend *be, enum mt_dtype t, struct mixture made, i
     free(y);
     free(want);
     free(abs);
+    free(last);
+}
+
+static void check(struct mt_backend *be, enum mt_dtype t, struct mixture m, int n, bool residual)
+{
+    check_half(be, t, m, n, residual, MT_F32);
 }
 
 static void test_shapes(void **state)
@@ -158,50 +179,89 @@ static void test_shapes(void **state)
     }
 }
 
+/* N rows at once are what each of them is among a few, of `top` experts: the same bits. */
+static void same_bits(struct mt_backend *be, enum mt_dtype t, struct mixture m, int n, float *all)
+{
+    float *x = rnd_floats((size_t)(n * m.width)), *logit = rnd_floats((size_t)(n * m.n));
+    size_t row = (size_t)m.width * sizeof(float);
+    float *one = malloc(row);
+
+    mixture_new(be, &m, t, n);
+    struct field fx = field_new(be, n, m.width, x), fl = field_new(be, n, m.n, logit);
+    struct field fy = field_new(be, n, m.width, NULL),
+                 scratch = field_new(be, (int64_t)n * m.top, m.width + 2 * m.inner, NULL);
+    be->ops->experts(be, fy.v, fx.v, fl.v, m.ex, MT_NO_ROWS, scratch.v, n);
+    be->ops->rows_get(be, all, fy.v, n);
+    for (int r = 0; r < n; r += 7) {
+        int some = 1 + r % 5 < n - r ? 1 + r % 5 : 1;
+        be->ops->experts(be, fy.v, mt_rows_from(fx.v, r), mt_rows_from(fl.v, r), m.ex, MT_NO_ROWS,
+                         scratch.v, some);
+        be->ops->rows_get(be, one, mt_rows_from(fy.v, some - 1), 1);
+        assert_memory_equal(one, all + (ptrdiff_t)(r + some - 1) * m.width, row);
+    }
+    field_free(be, &fx);
+    field_free(be, &fl);
+    field_free(be, &fy);
+    field_free(be, &scratch);
+    mixture_free(be, &m);
+    free(x);
+    free(logit);
+    free(one);
+}
+
 /* The same row alone, in any company, with any number of threads: the same bits. */
 static void test_company(void **state)
 {
     enum { N = 70, W = 65, I = 24 };
+    static float all[3][N * W];
+
     (void)state;
     for (enum mt_cpu_tier t = MT_CPU_SCALAR; t <= tier_max(); t++) {
-        float *x = rnd_floats((size_t)N * W), *logit = rnd_floats((size_t)N * 12);
-        static float all[N * W], one[W];
         uint64_t seed = rnd_state;
 
         for (int threads = 1; threads <= 3; threads++) {
             struct mt_backend *be = backend(t, threads);
-            struct mixture m = mix(12, 3, W, I, true);
 
-            rnd_state = seed; /* the same weights each time */
-            mixture_new(be, &m, MT_BF16, N);
-            struct field fx = field_new(be, N, W, x), fl = field_new(be, N, 12, logit);
-            struct field fy = field_new(be, N, W, NULL),
-                         scratch = field_new(be, N * 3, W + 2 * I, NULL);
-            be->ops->experts(be, fy.v, fx.v, fl.v, m.ex, MT_NO_ROWS, scratch.v, N);
-            if (threads == 1)
-                be->ops->rows_get(be, all, fy.v, N);
-            for (int r = 0; r < N; r++) {
-                be->ops->rows_get(be, one, mt_rows_from(fy.v, r), 1);
-                assert_memory_equal(one, all + (ptrdiff_t)r * W, sizeof(one));
-            }
-            for (int r = 0; r < N; r += 7) {
-                int n = 1 + r % 5 < N - r ? 1 + r % 5 : 1;
-                be->ops->experts(be, fy.v, mt_rows_from(fx.v, r), mt_rows_from(fl.v, r), m.ex,
-                                 MT_NO_ROWS, scratch.v, n);
-                be->ops->rows_get(be, one, mt_rows_from(fy.v, n - 1), 1);
-                assert_memory_equal(one, all + (ptrdiff_t)(r + n - 1) * W, sizeof(one));
-            }
-            field_free(be, &fx);
-            field_free(be, &fl);
-            field_free(be, &fy);
-            field_free(be, &scratch);
-            mixture_free(be, &m);
+            rnd_state = seed; /* the same weights and rows each time */
+            same_bits(be, MT_BF16, mix(12, 3, W, I, true), N, all[threads - 1]);
+            assert_memory_equal(all[threads - 1], all[0], sizeof(all[0]));
             be->ops->free(be);
         }
-        free(x);
-        free(logit);
     }
 }
+
+#ifdef TEST_CUDA
+/* Tensor cores: few rows an expert, and so many that tiles are wide; blocks of weights. */
+static void test_tiles(void **state)
+{
+    static float all[130 * 256];
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "", NULL), 0);
+    for (int i = 0; i < 16; i++) {
+        enum mt_dtype t = i % 2 ? MT_BF16 : MT_F16;
+        int n = rnd_int(1, N_MAX);
+
+        check_half(be, t,
+                   mix(n, rnd_int(1, n < 6 ? n : 6), 8 * rnd_int(1, 30), 8 * rnd_int(1, 12), i % 3),
+                   rnd_int(1, 24), i % 5, t);
+        check_half(be, t, mix(2, 1 + i % 2, 8 * rnd_int(1, 9), 8 * rnd_int(1, 12), true),
+                   rnd_int(48, 150), false, t);
+    }
+    for (int i = 0; i < 4; i++) {
+        enum mt_dtype t = i % 2 ? MT_Q8_0 : MT_Q4_K;
+
+        check_half(be, t, mix(4, 2, 256, 256, true), rnd_int(1, 9), i % 2, MT_BF16);
+        check_half(be, t, mix(2, 2, 256, 256, true), rnd_int(24, 30), i % 2, MT_BF16);
+    }
+    check_half(be, MT_BF16, mix(3, 2, 20, 12, true), 5, true, MT_F32); /* there are none */
+    same_bits(be, MT_BF16, mix(4, 2, 72, 40, true), 130, all);
+    same_bits(be, MT_Q8_0, mix(2, 1, 256, 256, false), 60, all);
+    same_bits(be, MT_Q4_K, mix(2, 1, 256, 256, true), 60, all);
+    be->ops->free(be);
+}
+#endif
 
 /* NaN logits give a row of NaN at worst, and leave the others alone; sets that can't be. */
 static void test_edges(void **state)
@@ -243,6 +303,9 @@ int main(void)
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_edges),
+#ifdef TEST_CUDA
+        cmocka_unit_test(test_tiles),
+#endif
     };
 
     return cmocka_run_group_tests_name("kernels, experts", tests, NULL, NULL);

@@ -315,16 +315,121 @@ static void test_cublas(void **state)
     }
     be->ops->free(be);
 }
+
+/* Not exact, and yet: rows are what they are alone, whichever stand beside them and wherever. */
+static void test_deterministic(void **state)
+{
+    enum { N = 40, CUTS = 12 };
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "deterministic", NULL), 0);
+    for (int i = 0; i < 18; i++) {
+        int in = rnd_int(1, 700), out = rnd_int(1, 60);
+        float *x = rnd_floats((size_t)N * (size_t)in), *want, *got;
+        struct field fx = field_new(be, N, in, x), all = field_new(be, N, out, NULL);
+        struct weight w = weight_new(be, (enum mt_dtype)(i % 3), out, in);
+        struct weight bias = weight_new(be, MT_F32, 1, out);
+        const struct mt_mat *b = rnd_int(0, 1) ? bias.m : NULL;
+        enum mt_act act = (enum mt_act)rnd_int(0, 4);
+
+        want = malloc((size_t)N * (size_t)out * sizeof(*want));
+        got = malloc((size_t)N * (size_t)out * sizeof(*got));
+        be->ops->linear(be, all.v, fx.v, w.m, b, act, MT_NO_ROWS, N);
+        be->ops->rows_get(be, want, all.v, N);
+        for (int k = 0; k < CUTS; k++) {
+            int n = rnd_int(1, k % 2 ? N : 3), first = rnd_int(0, N - n);
+
+            be->ops->linear(be, mt_rows_from(all.v, first), mt_rows_from(fx.v, first), w.m, b, act,
+                            MT_NO_ROWS, n);
+            be->ops->rows_get(be, got, mt_rows_from(all.v, first), n);
+            assert_memory_equal(got, want + (ptrdiff_t)first * out,
+                                (size_t)n * (size_t)out * sizeof(*got));
+        }
+        weight_free(be, &w);
+        weight_free(be, &bias);
+        field_free(be, &fx);
+        field_free(be, &all);
+        free(x);
+        free(want);
+        free(got);
+    }
+    be->ops->free(be);
+}
+
+/* y = x W^T, and what it is when x has been to the host and back: nothing is known of it then. */
+static void check_fresh(struct mt_backend *be, struct mt_rows x, const struct mt_mat *w, int out,
+                        int n)
+{
+    float *rows = malloc((size_t)n * (size_t)x.width * sizeof(float));
+    float *got[2] = {malloc((size_t)n * (size_t)out * sizeof(float)),
+                     malloc((size_t)n * (size_t)out * sizeof(float))};
+    struct field fy = field_new(be, n, out, NULL), fx;
+
+    be->ops->linear(be, fy.v, x, w, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    be->ops->rows_get(be, got[0], fy.v, n);
+    be->ops->rows_get(be, rows, x, n);
+    fx = field_new(be, n, x.width, rows);
+    be->ops->linear(be, fy.v, fx.v, w, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    be->ops->rows_get(be, got[1], fy.v, n);
+    assert_memory_equal(got[0], got[1], (size_t)n * (size_t)out * sizeof(float));
+    field_free(be, &fx);
+    field_free(be, &fy);
+    free(rows);
+    free(got[0]);
+    free(got[1]);
+}
+
+/* Rows that who wrote them has rounded too: never older ones than the rows are. */
+static void test_rounded_once(void **state)
+{
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "", NULL), 0);
+    for (int i = 0; i < 24; i++) {
+        int n = rnd_int(1, 9), in = 8 * rnd_int(1, 20), out = rnd_int(1, 40);
+        float *x = rnd_floats((size_t)n * (size_t)in);
+        struct weight w = weight_new(be, i % 3 ? MT_BF16 : MT_F16, out, in);
+        struct weight square = weight_new(be, MT_F32, in, in), v = weight_new(be, MT_F32, 1, in);
+        struct field fx = field_new(be, n, in, x), fh = field_new(be, n, in, NULL);
+
+        check_fresh(be, fx.v, w.m, out, n);
+        be->ops->rms_norm(be, fh.v, fx.v, v.m, 1e-6f, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        be->ops->layer_norm(be, fh.v, fh.v, v.m, v.m, 1e-6f, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        be->ops->rms_norm(be, fh.v, fx.v, v.m, 1e-6f, n);
+        be->ops->rows_put(be, fh.v, x, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        be->ops->rms_norm(be, fh.v, fx.v, v.m, 1e-6f, n);
+        be->ops->linear(be, fh.v, fx.v, square.m, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        be->ops->gated(be, fh.v, fx.v, fh.v, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        be->ops->gated(be, fh.v, fh.v, fx.v, n);
+        be->ops->activate(be, fh.v, fh.v, MT_ACT_RELU, n);
+        check_fresh(be, fh.v, w.m, out, n);
+        weight_free(be, &w);
+        weight_free(be, &square);
+        weight_free(be, &v);
+        field_free(be, &fx);
+        field_free(be, &fh);
+        free(x);
+    }
+    be->ops->free(be);
+}
 #endif
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifdef TEST_CUDA
-        cmocka_unit_test(test_cublas),
+        cmocka_unit_test(test_rounded_once),  cmocka_unit_test(test_cublas),
+        cmocka_unit_test(test_deterministic),
 #endif
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_bits_columns), cmocka_unit_test(test_exact_integers),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_bits_columns),  cmocka_unit_test(test_exact_integers),
         cmocka_unit_test(test_activations),
     };
 

@@ -170,25 +170,42 @@ static void check_linear(struct mt_backend *be, enum mt_cpu_tier tier, enum mt_d
     free(bias);
 }
 
+/* Frees be, which takes x as `tier` does. */
+static void check_shapes(struct mt_backend *be, enum mt_cpu_tier tier)
+{
+    for (size_t i = 0; i < MT_COUNT(kinds); i++) {
+        int64_t block = mt_dtype_block(kinds[i]);
+
+        check_linear(be, tier, kinds[i], block, 1, 1);
+        check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
+        check_linear(be, tier, kinds[i], 768, 9, 1);
+        check_linear(be, tier, kinds[i], 2304, 19, 2);
+        check_linear(be, tier, kinds[i], 1280, 20, 70);
+        check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
+    }
+    be->ops->free(be);
+}
+
 static void test_linear(void **state)
 {
     (void)state;
-    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++) {
+    for (enum mt_cpu_tier tier = MT_CPU_SCALAR; tier <= tier_max(); tier++)
+        check_shapes(backend(tier, 2), tier);
+}
+
+#ifndef TEST_CUDA
+/* cpu:exact: x is not rounded, whatever the tier. */
+static void test_exact(void **state)
+{
+    (void)state;
+    for (enum mt_cpu_tier tier = MT_CPU_BASE; tier <= tier_max(); tier++) {
         struct mt_backend *be = backend(tier, 2);
 
-        for (size_t i = 0; i < MT_COUNT(kinds); i++) {
-            int64_t block = mt_dtype_block(kinds[i]);
-
-            check_linear(be, tier, kinds[i], block, 1, 1);
-            check_linear(be, tier, kinds[i], 3 * block, 45, rnd_int(1, 13));
-            check_linear(be, tier, kinds[i], 768, 9, 1);
-            check_linear(be, tier, kinds[i], 2304, 19, 2);
-            check_linear(be, tier, kinds[i], 1280, 20, 70);
-            check_linear(be, tier, kinds[i], rnd_int(1, 5) * block, rnd_int(1, 80), rnd_int(1, 40));
-        }
-        be->ops->free(be);
+        mt_cpu_exact(be, tier);
+        check_shapes(be, MT_CPU_BASE);
     }
 }
+#endif
 
 /* Rows one at a time on one thread are the definition; any other cut must give the same bits. */
 static void same_bits(enum mt_cpu_tier tier, enum mt_dtype t, int64_t in, int64_t out)
@@ -420,13 +437,119 @@ static void test_held(void **state)
     }
 }
 
+#ifdef TEST_CUDA
+/* x of bf16; slack: what a weight is rounded by. */
+static void check_rounded(struct mt_backend *be, enum mt_dtype t, int in, int out, int n,
+                          double slack)
+{
+    char *own;
+    float *w, *x = rnd_floats((size_t)n * (size_t)in), *bias = rnd_floats((size_t)out);
+    float *res = rnd_floats((size_t)n * (size_t)out), *y = malloc((size_t)n * (size_t)out * 4);
+    struct mt_bytes b = quant_new(t, out, in, &own, &w), bb = {bias, MT_F32, 1, out, false};
+    enum mt_act act = rnd_int(0, 1) ? MT_ACT_RELU : MT_ACT_NONE;
+    int residual = rnd_int(0, 2);
+    struct mt_mat *m, *mb;
+
+    for (int64_t i = 0; i < (int64_t)n * in; i++)
+        x[i] = num_from_bf16(num_to_bf16(x[i]));
+    assert_int_equal(be->ops->mat_new(be, &m, &b), 0);
+    assert_int_equal(be->ops->mat_new(be, &mb, &bb), 0);
+    struct field fx = field_new(be, n, in, x), fy = field_new(be, n, out, res);
+    struct field fr = field_new(be, n, out, res);
+    be->ops->linear(be, fy.v, fx.v, m, mb, act,
+                    residual == 0   ? MT_NO_ROWS
+                    : residual == 1 ? fr.v
+                                    : fy.v,
+                    n);
+    be->ops->rows_get(be, y, fy.v, n);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t o = 0; o < out; o++) {
+            double sum = bias[o], abs = fabs(sum), add = residual ? res[r * out + o] : 0;
+
+            for (int64_t k = 0; k < in; k++) {
+                double p = (double)w[o * in + k] * x[r * in + k];
+
+                sum += p;
+                abs += fabs(p);
+            }
+            sum = act == MT_ACT_RELU && sum < 0 ? 0 : sum;
+            near(y[r * out + o], sum + add,
+                 ((in + 24) * EPS * 2 + slack) * abs + 2 * EPS * fabs(add), "tiles", r, o);
+        }
+    field_free(be, &fx);
+    field_free(be, &fy);
+    field_free(be, &fr);
+    be->ops->mat_free(be, m);
+    be->ops->mat_free(be, mb);
+    free(own);
+    free(w);
+    free(x);
+    free(y);
+    free(res);
+    free(bias);
+}
+
+/* Tensor cores, or the weights as bf16 and cuBLAS; a deterministic row knows of no others. */
+static void test_tiles(void **state)
+{
+    enum { N = 75, IN = 512, OUT = 67 };
+    static const enum mt_dtype types[] = {MT_Q8_0, MT_Q4_K};
+    float *x = rnd_floats((size_t)N * IN);
+    static float all[N * OUT], one[OUT];
+    struct mt_backend *be[2];
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be[0], "", NULL), 0);
+    assert_int_equal(mt_cuda_open(&be[1], "deterministic", NULL), 0);
+    for (unsigned i = 0; i < MT_COUNT(types); i++) {
+        char *own;
+        float *w;
+        struct mt_bytes b = quant_new(types[i], OUT, IN, &own, &w);
+        struct field fx = field_new(be[1], N, IN, x), fy = field_new(be[1], N, OUT, NULL);
+        struct mt_mat *m;
+
+        for (int k = 0; k < 5; k++) {
+            int in = 256 * rnd_int(1, 5), many = rnd_int(40, 80);
+
+            check_rounded(be[0], types[i], in, rnd_int(1, 100), rnd_int(3, 39), 0);
+            check_rounded(be[0], types[i], in, rnd_int(40, 160), many, 0x1.01p-8);
+            check_rounded(be[1], types[i], in, rnd_int(1, 70), k % 2 ? rnd_int(1, 3) : many, 0);
+        }
+        assert_int_equal(be[1]->ops->mat_new(be[1], &m, &b), 0);
+        be[1]->ops->linear(be[1], fy.v, fx.v, m, NULL, MT_ACT_NONE, MT_NO_ROWS, N);
+        be[1]->ops->rows_get(be[1], all, fy.v, N);
+        for (int r = 0, n; r < N; r += n) {
+            n = N - r < 20 ? 1 : rnd_int(1, 20);
+            be[1]->ops->linear(be[1], fy.v, mt_rows_from(fx.v, r), m, NULL, MT_ACT_NONE, MT_NO_ROWS,
+                               n);
+            be[1]->ops->rows_get(be[1], one, fy.v, 1);
+            assert_memory_equal(one, all + (ptrdiff_t)r * OUT, sizeof(one));
+        }
+        be[1]->ops->mat_free(be[1], m);
+        field_free(be[1], &fx);
+        field_free(be[1], &fy);
+        free(own);
+        free(w);
+    }
+    be[0]->ops->free(be[0]);
+    be[1]->ops->free(be[1]);
+    free(x);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifdef TEST_CUDA
+        cmocka_unit_test(test_tiles),
+#endif
         cmocka_unit_test(test_decode),  cmocka_unit_test(test_row_bytes),
         cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
         cmocka_unit_test(test_linears), cmocka_unit_test(test_odd_rows),
         cmocka_unit_test(test_embed),   cmocka_unit_test(test_held),
+#ifndef TEST_CUDA
+        cmocka_unit_test(test_exact),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,7 @@ static void test_counts(void **state)
     mt_meter_turned_away(m, MT_REFUSED_SHUTDOWN);
     mt_meter_publish(m, &st, 1 + 80 * MT_NS_PER_MS);
     mt_meter_publish(m, &st, 1 + 330 * MT_NS_PER_MS); /* two whole ticks behind the busy one */
-    mt_wire_meter_read(m, &s);
+    mt_wire_meter_read(m, 1, &s);
     assert_int_equal(s.within[0], 1);
     assert_int_equal(s.within[1], 1);
     assert_int_equal(s.within[6], 1);
@@ -150,12 +150,12 @@ static void test_control(void **state)
     char text[64];
 
     (void)state;
-    mt_wire_meter_read(m, &s);
+    mt_wire_meter_read(m, 1, &s);
     assert_true(isnan(s.control.signal_ms));
     m->state.status.cap = 4;
     capped(m, "{\"mode\":\"grow\",\"reason\":\"grow\",\"signal_ms\":31.5,\"untruthful\":2}", 5);
     capped(m, "{\"mode\":7,\"reason\":\"a\\\"b\\n\",\"cost_a_ms\":\"x\",\"untruthful\":-1}", 3);
-    mt_wire_meter_read(m, &s);
+    mt_wire_meter_read(m, 1, &s);
     assert_int_equal(s.control.raised, 1);
     assert_int_equal(s.control.lowered, 1);
     assert_string_equal(s.control.mode, "");
@@ -168,7 +168,7 @@ static void test_control(void **state)
         snprintf(text, sizeof(text), "{\"reason\":\"%c%c\"}", 'a' + i / 26, 'a' + i % 26);
         capped(m, text, 4);
     }
-    mt_wire_meter_read(m, &s);
+    mt_wire_meter_read(m, 1, &s);
     assert_int_equal(s.control.n_reasons, MT_WIRE_DECISIONS);
     assert_int_equal(s.control.other, 102 - MT_WIRE_DECISIONS);
     mt_wire_meter_free(&m);

@@ -28,26 +28,32 @@ struct world {
     struct mt_model *m;
     struct mt_engine *eng;
     struct mt_clock clock;
+    struct mt_engine_opts opts;
     int64_t id; /* whose records are kept */
     struct said said[FRAMES];
     int64_t frames;
+    int64_t other; /* who goes along when all go: his, too */
+    struct said other_said[FRAMES];
+    int64_t other_frames;
 };
 
 static void on_frame(void *ctx, const struct mt_record *r)
 {
     struct world *w = ctx;
-    struct said *s = &w->said[r->frame % FRAMES];
+    bool other = w->other && r->session == w->other;
+    struct said *s = other ? &w->other_said[r->frame % FRAMES] : &w->said[r->frame % FRAMES];
+    int64_t *frames = other ? &w->other_frames : &w->frames;
     uint64_t h = MT_HASH_INIT;
 
-    if (r->session != w->id)
+    if (r->session != w->id && !other)
         return;
-    assert_int_equal(r->frame, w->frames);
+    assert_int_equal(r->frame, *frames);
     assert_int_equal(r->status, MT_OK);
     h = mt_hash(h, r->tokens, (size_t)r->tokens_out * sizeof(*r->tokens));
     h = mt_hash(h, r->text, strlen(r->text));
     h = mt_hash(h, r->speech, (size_t)r->n_speech * sizeof(*r->speech));
     *s = (struct said){h, r->kv_tokens, r->tokens_in, r->tokens_out};
-    w->frames++;
+    ++*frames;
 }
 
 static struct mt_engine_opts options(const char *kv)
@@ -78,6 +84,7 @@ static void begin(struct world *w, const char *name, struct mt_engine_opts o, in
         fail_msg("%s: %s", name, e.text);
     if (mt_model_info(w->m)->draws && o.answer_tokens > mt_model_info(w->m)->draws)
         o.answer_tokens = mt_model_info(w->m)->draws;
+    w->opts = o;
     if (mt_engine_new(&w->eng, w->m, &o, &w->clock, &e) < 0)
         fail_msg("%s: %s", name, e.text);
 }
@@ -259,7 +266,7 @@ static void each_tick(const char *name)
     other.pool_blocks = 23;
     other.step_tokens = 40;
     begin(&b, name, other, 3);
-    other.pool_blocks = 40;
+    other.block_tokens = 32;
     begin(&c, name, other, 2);
     int64_t company = dial(&c, 9);
     for (int i = 0; i < shots.n; i++) {
@@ -398,14 +405,15 @@ static void test_refused(void **state)
         const char *kv, *says[2];
         enum mt_dtype type;
         enum mt_mode mode;
-        int answer;
+        int answer, block;
     } c[] = {
-        {"window=400,sinks=4", {"--kv-type", "here"}, MT_F32, MT_MODE_TURN, 5},
-        {"window=400,sinks=5", {"4", "5"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=399,sinks=4", {"400", "399"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=400,sinks=4", {"--mode", "1 here"}, MT_BF16, MT_MODE_FREE, 5},
-        {"unbounded", {"--kv", "0 here"}, MT_BF16, MT_MODE_TURN, 5},
-        {"window=400,sinks=4", {"answer_tokens: 5", "4"}, MT_BF16, MT_MODE_TURN, 4},
+        {"window=400,sinks=4", {"--kv-type", "here"}, MT_F32, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=5", {"4", "5"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=399,sinks=4", {"400", "399"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=4", {"--mode", "1 here"}, MT_BF16, MT_MODE_FREE, 5, 16},
+        {"unbounded", {"--kv", "0 here"}, MT_BF16, MT_MODE_TURN, 5, 16},
+        {"window=400,sinks=4", {"answer_tokens: 5", "4"}, MT_BF16, MT_MODE_TURN, 4, 16},
+        {"window=400,sinks=4", {"--block", "24 here"}, MT_BF16, MT_MODE_TURN, 5, 24},
     };
     for (size_t i = 0; i < MT_COUNT(c); i++) {
         struct mt_engine_opts oo = options(c[i].kv);
@@ -413,6 +421,7 @@ static void test_refused(void **state)
         oo.kv_type = c[i].type;
         oo.mode = c[i].mode;
         oo.answer_tokens = c[i].answer;
+        oo.block_tokens = c[i].block;
         begin(&x, plain, oo, 1);
         assert_int_equal(load(&x, &s, 0, &io), -EINVAL);
         for (int k = 0; k < 2; k++)
@@ -508,16 +517,17 @@ static void soak_step(struct world *w, int64_t *at)
     if (mt_engine_tick(w->eng))
         return;
     hear(w, w->id, *at, piece);
+    hear(w, w->other, *at / 2, piece / 2);
     *at += piece;
 }
 
-/* From engine to engine, sealed and opened as a file is. */
-static void move_call(struct world *from, struct world *to)
+/* From engine to engine, sealed and opened as a file is. Who stays there is closed. */
+static void move_call(struct world *from, int64_t *from_id, struct world *to, int64_t *to_id,
+                      const struct mt_load_opts *lo)
 {
-    const struct mt_load_opts lo = {0};
     struct mt_state_io io = {0}, back;
     struct mt_err e = {0};
-    int64_t id = from->id;
+    int64_t id = *from_id;
     const char *why;
     double retry;
 
@@ -525,14 +535,63 @@ static void move_call(struct world *from, struct world *to)
     mt_engine_save(from->eng, id, &io);
     if (mt_callfile_seal(&io, from->m, 5) < 0)
         fail_msg("%s", io.err.text);
-    from->id = -1; /* what it says as it closes is nobody's */
+    *from_id = -1; /* what it says as it closes is nobody's */
     mt_engine_close(from->eng, id, "gone");
     if (mt_callfile_open(&back, io.data, io.n, to->m, 5, &e) < 0)
         fail_msg("%s", e.text);
-    if (mt_engine_load(to->eng, &back, &lo, &to->id, &why, &retry) != 0)
+    if (mt_engine_load(to->eng, &back, lo, to_id, &why, &retry) != 0)
         fail_msg("%s", back.err.text);
-    to->frames = from->frames;
     free(io.data);
+}
+
+/* All that an engine has, to a new one: numbers of sessions and its cap go on. */
+static void hand_over(struct world *from, struct world *to)
+{
+    struct mt_load_opts lo = {.id = from->id, .elapsed_ns = 12345, .always = true};
+    struct mt_state_io io = {0}, back;
+    int64_t last;
+
+    mt_engine_free(&to->eng);
+    assert_int_equal(mt_engine_new(&to->eng, to->m, &to->opts, &to->clock, NULL), 0);
+    to->clock.virtual_ns = from->clock.virtual_ns + lo.elapsed_ns;
+    mt_engine_set_cap(from->eng, 3);
+    mt_engine_visit(from->eng, &io);
+    last = from->eng->next_id;
+    assert_true(from->id < from->other);
+    move_call(from, &from->id, to, &to->id, &lo);
+    assert_int_equal(to->id, lo.id);
+    lo.id = from->other;
+    move_call(from, &from->other, to, &to->other, &lo);
+    assert_int_equal(to->other, lo.id);
+    back = (struct mt_state_io){.load = true, .data = io.data, .n = io.n};
+    mt_engine_visit(to->eng, &back);
+    if (mt_state_end(&back) < 0)
+        fail_msg("%s", back.err.text);
+    free(io.data);
+    assert_int_equal(to->eng->next_id, last);
+    assert_int_equal(to->eng->cap, 3);
+    assert_int_equal(to->eng->t_start, from->eng->t_start);
+}
+
+static void move_both(struct world *from, struct world *to, bool whole)
+{
+    const struct mt_load_opts lo = {0};
+
+    if (whole) {
+        hand_over(from, to);
+    } else {
+        move_call(from, &from->id, to, &to->id, &lo);
+        move_call(from, &from->other, to, &to->other, &lo);
+    }
+    to->frames = from->frames;
+    to->other_frames = from->other_frames;
+}
+
+static void same_said(const char *name, const struct said *is, const struct said *was,
+                      int64_t frame, int64_t moves)
+{
+    if (memcmp(&is[frame % FRAMES], &was[frame % FRAMES], sizeof(*is)) != 0)
+        fail_msg("%s: frame %lld after %lld moves", name, (long long)frame, (long long)moves);
 }
 
 static int64_t cycles(void)
@@ -549,7 +608,7 @@ static void soak(const char *name)
 {
     static struct world still, b[2];
     struct mt_engine_opts o = options("window=40,sinks=4");
-    int64_t n = cycles(), at[2] = {0, 0}, checked = 0;
+    int64_t n = cycles(), at[2] = {0, 0}, checked = 0, other = 0;
 
     begin(&still, name, o, 1);
     o.pool_blocks = 23;
@@ -558,22 +617,22 @@ static void soak(const char *name)
     o.step_tokens = 40;
     begin(&b[1], name, o, 1);
     still.id = dial(&still, 7);
+    still.other = dial(&still, 8);
     b[0].id = dial(&b[0], 7);
+    b[0].other = dial(&b[0], 8);
     for (int64_t k = 0; k < n; k++) {
         struct world *w = &b[k % 2];
 
         soak_step(w, &at[1]);
-        while (still.frames < w->frames)
+        while (still.frames < w->frames || still.other_frames < w->other_frames)
             soak_step(&still, &at[0]);
-        for (; checked < w->frames; checked++) {
-            const struct said *is = &w->said[checked % FRAMES];
-
-            if (memcmp(is, &still.said[checked % FRAMES], sizeof(*is)) != 0)
-                fail_msg("%s: frame %lld after %lld moves", name, (long long)checked, (long long)k);
-        }
-        move_call(w, &b[(k + 1) % 2]);
+        for (; checked < w->frames; checked++)
+            same_said(name, w->said, still.said, checked, k);
+        for (; other < w->other_frames; other++)
+            same_said(name, w->other_said, still.other_said, other, k);
+        move_both(w, &b[(k + 1) % 2], k % 3 == 2);
     }
-    assert_true(checked > 0);
+    assert_true(checked > 0 && other > 0);
     if (getenv("MT_CYCLES"))
         print_message("%s: %lld moves, %lld frames, each as it would have been\n", name,
                       (long long)n, (long long)checked);

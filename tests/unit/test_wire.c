@@ -471,6 +471,16 @@ const struct mt_engine_opts *mt_engine_options(const struct mt_engine *eng)
     return &eng->opts;
 }
 
+struct mt_clock *mt_engine_clock(const struct mt_engine *eng)
+{
+    static struct mt_clock clock;
+
+    (void)eng;
+    if (!clock.now_ns)
+        clock = mt_clock_real();
+    return &clock;
+}
+
 void mt_session_defaults(struct mt_session_opts *o)
 {
     *o = (struct mt_session_opts){.top_p = 1};
@@ -617,7 +627,7 @@ bool mt_engine_tick(struct mt_engine *eng)
     return any;
 }
 
-/* Saved calls are test_state.c's and the bats files'. */
+/* Saved calls are test_state.c's and the bats files', those handed over test_handoff.c's. */
 uint64_t mt_model_identity(const struct mt_model *m)
 {
     (void)m;
@@ -648,6 +658,12 @@ int mt_engine_load(struct mt_engine *eng, struct mt_state_io *io, const struct m
     (void)reason;
     (void)retry_s;
     return mt_state_fail(io, -ENOTSUP, "not here");
+}
+
+void mt_engine_visit(struct mt_engine *eng, struct mt_state_io *io)
+{
+    (void)eng;
+    (void)io;
 }
 
 void mt_engine_set_cap(struct mt_engine *eng, int cap)
@@ -1382,6 +1398,14 @@ static void test_not_ready(void **state)
     other->opts = (struct mt_server_opts){.where = {path}, .ready = not_ready};
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -ENOSPC);
     assert_int_equal(stat(path, &st), -1);
+    memset(&other->e, 0, sizeof(other->e));
+    /* A place that others can reach, though nobody said that they may. */
+    other->opts = (struct mt_server_opts){.where = {"tcp:0.0.0.0:0"}, .ready = not_ready};
+    assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -EINVAL);
+    assert_non_null(strstr(other->e.text, "other machines"));
+    memset(&other->e, 0, sizeof(other->e));
+    other->opts.public = true;
+    assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -ENOSPC);
     other->eng.opts.events.frame = NULL;
     assert_int_equal(mt_serve_socket(&other->eng, &fake_model, &other->opts, &other->e), -EINVAL);
     mt_wire_hub_free(&other->hub);

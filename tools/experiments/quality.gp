@@ -2,7 +2,7 @@
 set terminal pngcairo noenhanced size 1400, 1000
 set multiplot layout 2, 2 title "What the bound costs: " . what font ",14" margins 0.07, 0.98, 0.08, 0.90 spacing 0.08, 0.12
 array colour[4] = [red, orange, blue, green]
-set key top right
+set key at graph 0.98, graph 0.98
 set offsets 0, 0, graph 0.25, 0
 set title "on a text: loss beside the unbounded cache once a token is lost"
 stats raw . "/cost-0.tsv" using 1 nooutput
@@ -14,7 +14,8 @@ set xzeroaxis linecolor rgb grey
 plot for [i = 1:3] raw . "/cost-" . word("0 1 4", i) . ".tsv" using ($1 * (0.96 + 0.02 * i)):2:3:4 with yerrorlines pointtype 7 linecolor rgb colour[i] title "sinks: " . word("0 1 4", i)
 unset logscale x
 unset offsets
-set key top right
+set key default
+set key Left reverse spacing 1.35 samplen 3 top right
 set title "where attention goes, queries 128 to 255: the first 8 tokens"
 set xlabel "layer"
 set ylabel "share of attention, 95 %"
@@ -26,20 +27,25 @@ plot raw . "/attention.tsv" using 1:2:4:5 with yerrorlines pointtype 7 linecolor
 set title sprintf("written by itself, window %d: runs of four tokens that are new", least)
 set xlabel ""
 set ylabel "distinct-4, 95 % beside the control"
-set yrange [0:1.15]
+set yrange [-0.45:1.1]
+set ytics 0, 0.2
 set key bottom left
-set xrange [-0.6:3.6]
-plot raw . "/free.tsv" using 0:2:3:4:xtic(1) with yerrorbars pointtype 7 pointsize 1.2 linecolor rgb red title "free running", \
-     raw . "/free.tsv" using ($0 - 0.06):5 with points pointtype 2 linecolor rgb grey title "control in the same place", \
-     raw . "/one.tsv" using ($0 == 0 ? 0.15 : $0 == 1 ? 1.15 : 3.15):2:3:4 with yerrorbars pointtype 5 linecolor rgb blue title "in turns, one cache", \
-     raw . "/one.tsv" using ($0 == 0 ? 0.09 : $0 == 1 ? 1.09 : 3.09):5 with points pointtype 2 linecolor rgb grey notitle
+set xrange [-0.6:5.4]
+set xtics ("no sinks" 1, "4 sinks" 4)
+array way[3] = ["free running", "in turns, one cache", "in turns, fresh caches"]
+array tint[3] = [red, blue, green]
+place(s, i) = (s > 0 ? 3 : 0) + 0.5 * i
+plot for [i = 1:3] raw . "/" . word("free one fresh", i) . ".tsv" using (place($1, i)):2:3:4 with yerrorbars pointtype 7 pointsize 1.2 linecolor rgb tint[i] title way[i], \
+     for [i = 1:3] raw . "/" . word("free one fresh", i) . ".tsv" using (place($1, i) + 0.12):5 with points pointtype 2 linecolor rgb grey title i == 1 ? "unbounded, in the same place" : ""
+set xtics auto
+set ytics auto
 set key top right
 set title "what is still known of a fact"
 set xlabel "tokens since it was told"
 set ylabel "nats an answer token, 95 %"
 set autoscale x
 set yrange [*:*]
-set offsets graph 0.1, graph 0.1, graph 0.1, graph 0.1
+set offsets graph 0.1, graph 0.1, graph 0.3, graph 0.1
 plot raw . "/needle-unbounded.tsv" using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb grey title "unbounded", \
      raw . sprintf("/needle-window-%d-sinks-0.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb red title sprintf("window %d", least), \
      raw . sprintf("/needle-window-%d-sinks-4.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb blue title sprintf("window %d, 4 sinks", least)

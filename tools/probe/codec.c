@@ -317,7 +317,6 @@ int probe_codec(int argc, char **argv)
         NULL,
         NULL};
     struct options o = {0};
-    struct mt_err e = {0};
     int status;
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
@@ -325,10 +324,8 @@ int probe_codec(int argc, char **argv)
         mt_msg(MT_ERROR, "a WAV is not for a terminal: name a file by --output");
         return MT_EXIT_USAGE;
     }
-    if (mt_backend_open(&o.pm.be, o.pm.backend ? o.pm.backend : "cpu", o.pm.threads, &e) < 0) {
-        mt_msg(MT_ERROR, "%s", e.text);
-        return MT_EXIT_USAGE;
-    }
+    if ((status = probe_backend_open(&o.pm)) != MT_EXIT_OK)
+        return status;
     status = o.decode ? decode(&o) : encode(&o);
     probe_model_close(&o.pm);
     return status;

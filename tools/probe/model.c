@@ -28,9 +28,25 @@ bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_s
     case 'B':
         p->backend = arg;
         return true;
+    case PROBE_DETERMINISTIC:
+        p->deterministic = true;
+        return true;
     default:
         return false;
     }
+}
+
+int probe_backend_open(struct probe_model *p)
+{
+    const char *name = p->backend ? p->backend : "cpu";
+    struct mt_err e = {0};
+
+    if ((p->deterministic ? mt_backend_open_deterministic : mt_backend_open)(&p->be, name,
+                                                                             p->threads, &e) < 0) {
+        mt_msg(MT_ERROR, "%s", e.text);
+        return MT_EXIT_USAGE;
+    }
+    return MT_EXIT_OK;
 }
 
 int probe_model_open(struct probe_model *p)
@@ -39,11 +55,10 @@ int probe_model_open(struct probe_model *p)
     struct mt_model_opts o = {
         .step_rows = rows, .want_rows = rows, .mmproj = p->mmproj, .quantize = p->quantize};
     struct mt_err e = {0};
+    int status = probe_backend_open(p);
 
-    if (mt_backend_open(&p->be, p->backend ? p->backend : "cpu", p->threads, &e) < 0) {
-        mt_msg(MT_ERROR, "%s", e.text);
-        return MT_EXIT_USAGE;
-    }
+    if (status != MT_EXIT_OK)
+        return status;
     int rc = mt_model_open(&p->m, p->spec, p->be, &o, &e);
     if (rc < 0) {
         mt_msg(MT_ERROR, "%s", e.text);

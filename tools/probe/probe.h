@@ -19,11 +19,12 @@ struct probe_model {
     const char *spec, *mmproj, *backend;
     enum mt_dtype quantize;
     int threads;
+    bool deterministic;
     int rows; /* of a step, 0: 64 */
     struct mt_backend *be;
     struct mt_model *m;
 };
-enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE };
+enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE, PROBE_DETERMINISTIC };
 /* The options that these subcommands share; true if the key was one of them. */
 #define PROBE_MODEL_OPTIONS                                                                        \
     {"model",                                                                                      \
@@ -46,11 +47,14 @@ enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE };
          "Make float matrices smaller when they are loaded: q8_0 or q4_k",                         \
          1},                                                                                       \
         {"threads", 'T', "N", 0, "Threads, 0: all that the process may use (default 0)", 1},       \
+        {"backend", 'B', "NAME", 0, "Where to compute: cpu, cpu:exact or cuda (default cpu)", 1},  \
     {                                                                                              \
-        "backend", 'B', "NAME", 0, "Where to compute: cpu (default cpu)", 1                        \
+        "deterministic", PROBE_DETERMINISTIC, 0, 0,                                                \
+            "On a card too, no row's bits depend on its company (on the CPU they never do)", 1     \
     }
 bool probe_model_option(struct probe_model *p, int key, char *arg, struct argp_state *st);
-/* Prints the reason and returns an exit status on failure. */
+/* The backend alone, then the model too. Print the reason, return an exit status on failure. */
+int probe_backend_open(struct probe_model *p);
 int probe_model_open(struct probe_model *p);
 void probe_model_close(struct probe_model *p);
 

@@ -83,7 +83,9 @@ static const struct argp_option options[] = {
      "against (default f32)",
      0},
     {"offset", KEY_OFFSET, "N,N,…", 0,
-     "Positions that the text is moved by, as late in a long call (default 0)", 0},
+     "Positions that the text is moved by, as late in a long call, each beside the text where it "
+     "was; computed by cpu:exact unless there is a --backend",
+     0},
     {"tokens", KEY_TOKENS, "N", 0,
      "Length of a passage (default: 4096 or four times the largest window, or what there is; "
      "--attention: 1024); --free: of what is written with what is given (default: three times the "
@@ -181,6 +183,53 @@ static void add_transcript(struct argp_state *st, const struct quality_options *
     o->clips[o->n_clips - 1].transcript = file;
 }
 
+/* The ways of measuring, and which options say nothing in which of them. */
+enum way { READ = 1, LOOK = 2, WRITE = 4, TURNS = 8, HEAR = 16, ASK = 32 };
+static const char *const way_name[] = {
+    "a text that is only read", "--attention", "--free", "--turns", "--audio", "--needle"};
+
+static const struct {
+    int key, ways;
+    const char *name;
+} only_in[] = {
+    {'w', ~LOOK, "--windows"},
+    {KEY_ROPE, ~LOOK, "--rope"},
+    {KEY_OFFSET, READ, "--offset"},
+    {KEY_TOKENS, READ | LOOK | WRITE | TURNS, "--tokens"},
+    {KEY_PASSAGES, ~HEAR, "--passages"},
+    {KEY_BOUND, READ, "--bound"},
+    {KEY_RESAMPLE, READ, "--resample"},
+    {KEY_STATE, READ, "--state"},
+    {KEY_EACH, READ | WRITE | TURNS | HEAR, "--each"},
+    {KEY_PROMPT_TOKENS, WRITE | TURNS, "--prompt-tokens"},
+    {KEY_ANSWER_TOKENS, TURNS | HEAR, "--answer-tokens"},
+    {KEY_SEEDS, WRITE | TURNS | HEAR, "--seeds"},
+    {KEY_TEMPERATURE, WRITE | TURNS | HEAR, "--temperature"},
+    {KEY_TOP_P, WRITE | TURNS | HEAR, "--top-p"},
+    {KEY_BAN, WRITE | TURNS, "--ban"},
+};
+
+static void note_given(struct quality_options *o, int key)
+{
+    for (size_t i = 0; i < MT_COUNT(only_in); i++)
+        if (only_in[i].key == key)
+            o->given |= 1U << i;
+}
+
+static void check_given(struct argp_state *st, const struct quality_options *o)
+{
+    enum way way = o->needle      ? ASK
+                   : o->n_clips   ? HEAR
+                   : o->turns     ? TURNS
+                   : o->free      ? WRITE
+                   : o->attention ? LOOK
+                                  : READ;
+
+    for (size_t i = 0; i < MT_COUNT(only_in); i++)
+        if (o->given & 1U << i && !(only_in[i].ways & way))
+            argp_error(st, "%s: not with %s", only_in[i].name, way_name[__builtin_ctz(way)]);
+}
+
 /* What is not measured together. */
 static void check(struct argp_state *st, const struct quality_options *o)
 {
@@ -190,15 +239,10 @@ static void check(struct argp_state *st, const struct quality_options *o)
         argp_error(st, "--text and --audio: one of them");
     if (o->attention + o->free + o->needle > 1)
         argp_error(st, "--attention, --free and --needle: one of them");
-    if (o->state && (o->attention || o->free || o->needle))
-        argp_error(st, "--state keeps losses on a text; not with --attention, --free, --needle");
-    if (o->each && (o->attention || o->needle))
-        argp_error(st, "--each: not with --attention, --needle");
-    if (o->free && (o->kv_types.n > 1 || o->moved.n > 1 || o->moved.v[0]))
-        argp_error(st, "--free: one --kv-type at a time, and no --offset");
-    if (o->n_clips && (o->tokens || o->passages || o->prompt_tokens || o->ban))
-        argp_error(st, "--audio: not with --tokens, --passages, --prompt-tokens, --ban");
-    if (o->n_clips && o->temperature == 0 && o->seeds > 1)
+    check_given(st, o);
+    if ((o->free || o->attention) && o->kv_types.n > 1)
+        argp_error(st, "--free, --attention, --audio: one --kv-type at a time");
+    if (o->temperature == 0 && o->seeds > 1)
         argp_error(st, "--seeds: greedy answers are all the same");
     if (o->n_clips && o->temperature > 0 && o->seeds == 1)
         argp_error(st, "--seeds: answers need others beside them, 2 at least");
@@ -221,6 +265,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     static const char *const turns[] = {"fresh", "one"};
     struct quality_options *o = st->input;
 
+    note_given(o, key);
     switch (key) {
     case 't':
         o->text = arg;
@@ -375,6 +420,9 @@ int probe_quality(int argc, char **argv)
 
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     o.pm.rows = 256;
+    /* What moving does would drown in the rounding of activations to 8 bits. */
+    if (quality_moves(&o) && !o.pm.backend)
+        o.pm.backend = "cpu:exact";
     if (o.pm.quantize && !o.attention && !o.free && !o.needle)
         return run_quantized(&o);
     int status = probe_model_open(&o.pm);

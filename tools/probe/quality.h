@@ -13,7 +13,7 @@ enum { QUALITY_LIST = 16, QUALITY_ARMS = 256 };
 enum quality_turns { QUALITY_NO_TURNS, QUALITY_FRESH, QUALITY_ONE };
 
 struct quality_list {
-    int64_t v[QUALITY_LIST + 1];
+    int64_t v[QUALITY_LIST + 2]; /* two that nobody asked for: see quality_arms.c */
     int n;
 };
 
@@ -34,6 +34,7 @@ struct quality_options {
     uint64_t seed;
     double bound;
     bool table, each, attention, free, needle;
+    unsigned given; /* of the options that not every way of measuring takes: see quality.c */
     struct quality_list distances;
     enum quality_turns turns;
     int64_t prompt_tokens, answer_tokens;
@@ -69,14 +70,16 @@ bool quality_has_prompt(const struct quality_options *o);
 struct quality_setting {
     struct mt_arm arm;
     int at;   /* in arms */
-    int home; /* the setting with the first move, itself there */
+    int home; /* the setting where it was, itself there */
 };
 struct quality_arms {
     struct mt_arm arms[QUALITY_ARMS];
     struct quality_setting settings[QUALITY_ARMS];
     int n_arms, n_settings;
-    int group; /* settings of one type and move; behind those of the first move come its + 1 */
+    int group; /* settings of one type and move; behind those that were not moved come those by 1 */
 };
+/* Are positions moved at all? */
+bool quality_moves(const struct quality_options *o);
 /* The unbounded first. Prints the reason and returns an exit status. */
 int quality_arms_make(struct quality_arms *a, const struct quality_options *o, int n_prompt);
 /* "window=128,sinks=4" with its members: kv, window, sinks, rope, kv_type, moved. */

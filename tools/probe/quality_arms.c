@@ -32,7 +32,7 @@ static bool add(struct quality_arms *a, const struct mt_arm *arm, int home)
     return true;
 }
 
-/* All of one cache type and move; home: where those of the first move begin, -1 there. */
+/* All of one cache type and move; home: where those that were not moved begin, -1 there. */
 static bool add_group(struct quality_arms *a, const struct quality_options *o, enum mt_dtype type,
                       int64_t moved, int home, int n_prompt)
 {
@@ -50,16 +50,24 @@ static bool add_group(struct quality_arms *a, const struct quality_options *o, e
     return fits;
 }
 
+bool quality_moves(const struct quality_options *o)
+{
+    for (int i = 0; i < o->moved.n; i++)
+        if (o->moved.v[i])
+            return true;
+    return false;
+}
+
 /*
- * Behind the first move comes one by a single position: it rounds anew, too, and can do nothing
- * else. That is what the others are held against.
+ * What is moved is held against the same where it was, and behind that comes a move by a single
+ * position: it rounds anew, too, and can do nothing else.
  */
 static struct quality_list moves(const struct quality_options *o)
 {
-    struct quality_list l = {{o->moved.v[0], o->moved.v[0] + 1}, o->moved.n > 1 ? 2 : 1};
+    struct quality_list l = {{0, 1}, quality_moves(o) ? 2 : 1};
 
-    for (int i = 1; i < o->moved.n; i++)
-        if (o->moved.v[i] != l.v[1])
+    for (int i = 0; i < o->moved.n; i++)
+        if (o->moved.v[i] > 1)
             l.v[l.n++] = o->moved.v[i];
     return l;
 }

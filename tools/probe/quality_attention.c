@@ -340,8 +340,7 @@ static void print_table(const struct watcher *w, const char *why)
 
 static int run_passages(struct watcher *w, const struct quality_text *t, struct mt_err *e)
 {
-    const struct mt_arm arm = {.kv_type = (enum mt_dtype)w->o->kv_types.v[0],
-                               .moved = w->o->moved.v[0]};
+    const struct mt_arm arm = {.kv_type = (enum mt_dtype)w->o->kv_types.v[0]};
     const struct mt_watch watch = {w, see_layer};
     int rc = 0;
 

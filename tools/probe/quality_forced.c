@@ -262,11 +262,24 @@ static int64_t first_change(const struct forced *f, int arm)
     return -1;
 }
 
+/* A mean loss that moves by less is the same. */
+#define MOVED_BOUND 1e-3
+
+enum verdict { OUTSIDE, WITHIN, UNDECIDED };
+
 /* What moving the positions did: to the mean, and to single tokens. */
 struct shift {
     struct mt_interval diff;
     double rms, worst;
 };
+
+/* Does the mean stay within the bound? Where no token passes it, no mean does. */
+static enum verdict verdict_of(const struct shift *s)
+{
+    if (s->worst < MOVED_BOUND || (s->diff.low > -MOVED_BOUND && s->diff.high < MOVED_BOUND))
+        return WITHIN;
+    return s->diff.low > MOVED_BOUND || s->diff.high < -MOVED_BOUND ? OUTSIDE : UNDECIDED;
+}
 
 static struct shift shift_of(const struct forced *f, int setting)
 {
@@ -313,6 +326,9 @@ static void moved_json(const struct forced *f, json_t *o, int setting)
     set_fine(o, "moved_high", s.diff.high);
     set_fine(o, "moved_rms", s.rms);
     set_fine(o, "moved_worst", s.worst);
+    json_object_set_new(o, "moved_within",
+                        verdict_of(&s) == UNDECIDED ? json_null()
+                                                    : json_boolean(verdict_of(&s) == WITHIN));
     set_fine(o, "floor_diff", least.diff.mean);
     set_fine(o, "floor_rms", least.rms);
     set_fine(o, "floor_worst", least.worst);
@@ -410,8 +426,7 @@ static json_t *choice_json(const struct forced *f, const struct mt_arm *like)
 /* Every kind of setting once: the first window's. */
 static bool is_kind(const struct forced *f, const struct quality_setting *s)
 {
-    return s->arm.policy.bounded && s->arm.policy.window == f->o->windows.v[0] &&
-           s->arm.moved == f->o->moved.v[0];
+    return s->arm.policy.bounded && s->arm.policy.window == f->o->windows.v[0] && s->arm.moved == 0;
 }
 
 /* ---- out ---- */
@@ -454,9 +469,19 @@ static void print_setting(const struct forced *f, const struct quality_setting *
            mean(f, s->at, NONE, KL, 0, f->rows).mean, mean(f, s->at, NONE, AGREE, 0, f->rows).mean);
 }
 
+/* As quality_interval_text; but these may be billionths. */
+static void moved_text(char out[48], const struct mt_interval *i)
+{
+    if (isnan(i->low))
+        snprintf(out, 48, "%+.0e [?]", i->mean);
+    else
+        snprintf(out, 48, "%+.0e [%+.0e, %+.0e]", i->mean, i->low, i->high);
+}
+
 /* What moving did, setting by setting; the first move of each is by one position: the floor. */
 static void print_moved(const struct forced *f)
 {
+    static const char *const word[] = {[OUTSIDE] = "no", [WITHIN] = "yes", [UNDECIDED] = "?"};
     bool any = false;
 
     for (int i = 0; i < f->arms.n_settings; i++) {
@@ -466,15 +491,17 @@ static void print_moved(const struct forced *f)
         if (floor_of(f, i) < 0)
             continue;
         if (!any)
-            printf("moved positions, beside the same setting where it was; by 1: what rounding "
-                   "does\n%-22s %-8s %-4s %9s %26s %9s %9s\n",
-                   "kv", "rope", "type", "moved", "diff", "rms", "worst");
+            printf("moved positions beside the same where they were, on %s; by 1: what rounding "
+                   "does\n%-22s %-8s %-4s %9s %26s %9s %9s %s\n",
+                   mt_model_backend(f->o->pm.m)->ops->name, "kv", "rope", "type", "moved", "diff",
+                   "rms", "worst", "mean within 0.001");
         any = true;
         struct shift m = shift_of(f, i);
         mt_policy_format(&s->arm.policy, kv);
-        quality_interval_text(text, &m.diff);
-        printf("%-22s %-8s %-4s %9" PRId64 " %26s %9.2e %9.2e\n", kv, quality_rope_name(&s->arm),
-               mt_dtype_name(s->arm.kv_type), s->arm.moved, text, m.rms, m.worst);
+        moved_text(text, &m.diff);
+        printf("%-22s %-8s %-4s %9" PRId64 " %26s %9.2e %9.2e %s\n", kv, quality_rope_name(&s->arm),
+               mt_dtype_name(s->arm.kv_type), s->arm.moved, text, m.rms, m.worst,
+               word[verdict_of(&m)]);
     }
 }
 

@@ -125,7 +125,12 @@ static int plan(struct free_run *f, const struct marks *m)
     f->n = f->o->tokens ? f->o->tokens : WINDOWS_LONG * most;
     f->turns = f->o->turns == QUALITY_NO_TURNS ? 1 : (int)(f->n / turn);
     if (f->turns < 1 || f->n <= f->o->prompt_tokens) {
-        mt_msg(MT_ERROR, "--tokens: %lld are no turn of %lld", (long long)f->n, (long long)turn);
+        if (f->turns < 1)
+            mt_msg(MT_ERROR, "--tokens: %lld are no turn of %lld", (long long)f->n,
+                   (long long)turn);
+        else
+            mt_msg(MT_ERROR, "--tokens: %lld leave nothing to write behind %lld (--prompt-tokens)",
+                   (long long)f->n, (long long)f->o->prompt_tokens);
         return MT_EXIT_USAGE;
     }
     f->cut.tokens = f->turns * f->o->prompt_tokens;
