@@ -1,6 +1,6 @@
 """Calls made up from the bank: what is said in them, how it sounds, and their log-mel.
 
-All of it happens on power spectra: pace and size of a voice are resampling along time and
+All of it happens on power spectra: pace and throat of a voice are uneven resampling along time and
 frequency; rooms, lines and microphones are filters; noise is added as power, its columns drawn like
 those of a random process. A call's clamp follows the maximum heard so far, as a stream's does.
 """
@@ -102,8 +102,9 @@ def plan_call(bank, r, frames):
             label = COMMANDS[r.choice(2, p=[0.65, 0.35])]
             turns.append((COMMAND, label, [bank.pick(r, who, COMMAND, label)]))
             continue
-        # Long strings, and digits said twice, are what is learnt last.
-        kind = r.choice([DIGIT, WORD, OTHER], p=[0.52, 0.28, 0.2])
+        # Long strings, and digits said twice, are what is learnt last. With more of other speech
+        # a voice that is new is taken for that, whatever it says.
+        kind = r.choice([DIGIT, WORD, OTHER], p=[0.54, 0.32, 0.14])
         if kind == DIGIT and r.random() < 0.4 and bank.of[who, "single"]:
             some, said = bank.of[who, "single"], []
             for _ in range(r.choice([1, 2, 3, 4, 5], p=[0.08, 0.16, 0.22, 0.27, 0.27])):
@@ -125,17 +126,57 @@ def plan_call(bank, r, frames):
 # ---- how it sounds ----
 
 
-def stretched(x, n):
-    return F.interpolate(x.t()[None], n, mode="linear", align_corners=False)[0].t()
+def paced(r, columns, pace):
+    """Where an utterance of so many columns is read to say it that much slower. In most the pace
+    comes and goes by a fifth, bent every 150 ms: the rhythm of a voice is what gives it away."""
+    slow = np.full(columns, pace)
+    if r.random() < 0.7:
+        knots = np.arange(r.uniform(-15, 0), columns + 15, 15)
+        slow *= 1 + np.interp(np.arange(columns), knots, r.uniform(-0.2, 0.2, len(knots)))
+    ends = np.cumsum(slow)
+    n = max(12, int(ends[-1]))
+    return np.interp((np.arange(n) + 0.5) * ends[-1] / n, ends - slow / 2, np.arange(columns))
 
 
-def sized(x, factor):
-    """Spectra [n, 201] of a throat that is larger by the factor."""
-    at = (torch.arange(BINS) * factor).clamp(max=BINS - 1.001)
-    low = at.floor().long()
-    part = at - low
-    out = x[:, low] * (1 - part) + x[:, low + 1] * part
-    return out * (torch.arange(BINS) * factor < BINS - 1)
+def read(x, at):
+    """Rows of x, and what lies between two of them."""
+    at = torch.tensor(at, dtype=torch.float32).clamp(max=len(x) - 1.001)
+    low = at.long()
+    return x[low].lerp(x[low + 1], (at - low)[:, None])
+
+
+def bent(r):
+    """Another throat: of each bin the place where that has it, and how much louder it is there. It
+    is larger or smaller, and in most turns bent by up to 8 % more at two or three knots, which lie
+    more than half an octave apart, so that formants move against each other and change in level."""
+    size = np.full(BINS, r.uniform(0.88, 1.14) if r.random() < 0.5 else 1.0)
+    db = np.zeros(BINS)
+    if r.random() < 0.75:
+        knots = 300 * 2 ** np.cumsum(r.uniform(0.8, 1.6, r.integers(2, 4)))
+        size *= 1 + np.interp(HZ, knots, r.uniform(-0.08, 0.08, len(knots)))
+        db += np.interp(HZ, knots, r.uniform(-6, 6, len(knots)))
+    at = np.arange(BINS) * size
+    return at, 10 ** (db / 10) * (at < BINS - 1)
+
+
+def grains(*shape):
+    """Powers of noise of mean 1, [..., columns, bins]; columns overlap."""
+    noise = torch.empty(shape).exponential_()
+    noise[..., 1:, :] = 0.65 * noise[..., 1:, :] + 0.35 * noise[..., :-1, :]
+    return noise
+
+
+def revoiced(r, x):
+    """Another speaker says the spectra [n, 201]: another throat and, in a fifth of the turns,
+    without the harmonics, whose place tells the speaker and no word; half of these in a whisper."""
+    (at, gain), plain = bent(r), r.random() < 0.8
+    heard = torch.eye(BINS)  # what each bin hears of the others
+    if not plain:
+        bins, width = torch.arange(BINS), r.integers(3, 7)  # 120 to 240 Hz
+        heard = (width - (bins[:, None] - bins).abs()).clamp_min(0.0)
+        heard /= heard.sum(1, keepdim=True)
+    x = x @ (read(heard, at) * torch.tensor(gain[:, None], dtype=torch.float32)).mT
+    return x if plain or r.random() < 0.5 else x * grains(*x.shape)
 
 
 def in_a_room(x, r):
@@ -151,45 +192,39 @@ def put_in(bank, r, turn, out, units):
     heard (None where the utterance is cut), or nothing where it does not fit."""
     kind, label, said = turn
     pace = 2 ** r.uniform(-0.42, 0.55) if r.random() < 0.6 else 1.0
-    size = r.uniform(0.88, 1.14) if r.random() < 0.5 else 1.0
-    parts = []
-    for i in said:
-        x = torch.from_numpy(np.asarray(bank.spectra[i], np.float32)).exp_()
-        n = max(12, int(len(x) * pace))
-        at = np.minimum((np.arange(n) + 0.5) * len(x) / n, len(x) - 1).astype(int)
-        x = stretched(x, n) if n != len(x) else x
-        parts.append((i, x, [bank.phones[i][a] for a in at] if bank.rows[i]["aligned"] else None))
+    parts = [(i, paced(r, len(bank.spectra[i]), pace)) for i in said]
     room = len(out)
     cut = kind == OTHER and len(parts) > 1  # talk that goes on over the frame's borders
     if not cut:
         # Columns overlap by what the bank left around an utterance, so that digits can touch.
-        while len(parts) > 1 and sum(len(x) - 4 for _, x, _ in parts) + 4 > room:
+        while len(parts) > 1 and sum(len(p) - 4 for _, p in parts) + 4 > room:
             parts.pop()
-        if len(parts[0][1]) > room:
-            i, x, _ = parts[0]
+        i, places = parts[0]
+        if len(places) > room:
             if len(bank.spectra[i]) > room:
                 return None
-            parts = [(i, stretched(x, room), None)]
-    lengths = [len(x) - 4 for _, x, _ in parts]
+            parts = [(i, np.linspace(0, len(bank.spectra[i]) - 1, room))]
+    lengths = [len(p) - 4 for _, p in parts]
     slack = room - 4 - sum(lengths)
     at = int(r.integers(-25, 10)) if cut else int(r.integers(0, max(1, slack + 1)))
     most = 0 if len(parts) == 1 else (slack - at) // (len(parts) - 1)
     phones = []
-    for (i, x, columns), n in zip(parts, lengths):
-        if size != 1.0:
-            x = sized(x, size)
-        first, last = max(0, -at), min(len(x), room - at)
+    for (i, places), n in zip(parts, lengths):
+        first, last = max(0, -at), min(len(places), room - at)
         if last > first:
-            out[at + first : at + last] += x[first:last]
-            if columns is not None:
-                units[at + first : at + last] = columns[first:last]
-            else:
-                units[at + first : at + last] = [None] * (last - first)
+            places = places[first:last]
+            x = torch.from_numpy(np.asarray(bank.spectra[i], np.float32)).exp_()
+            out[at + first : at + last] += read(x, places)
+            aligned, column = bank.rows[i]["aligned"], bank.phones[i]
+            units[at + first : at + last] = [
+                column[int(p + 0.5)] if aligned else None for p in places
+            ]
         phones += bank.rows[i]["phones"]
         gap = int(r.integers(0, min(max(most, 0), 40) + 1)) if r.random() < 0.8 else max(most, 0)
         at += n + min(gap, 60)
+    out.copy_(revoiced(r, out))
     if label is None:
-        label = "".join(bank.rows[i]["label"] for i, _, _ in parts) if kind == DIGIT else None
+        label = "".join(bank.rows[i]["label"] for i, _ in parts) if kind == DIGIT else None
         label = label or bank.rows[parts[0][0]]["label"]
     return label, (None if cut else phones)
 
@@ -266,8 +301,7 @@ def add_noise(bank, r, power, level, silent):
         x = np.asarray(bank.spectra[bank.pick(r, None, WORD)], np.float32)
         shape = torch.from_numpy(np.exp(x).mean(0)).clamp_min(1e-6).expand(frames, BINS)
     shape = shape / shape.mean(1, keepdim=True)
-    noise = torch.empty(frames, COLUMNS, BINS).exponential_()
-    noise[:, 1:] = 0.65 * noise[:, 1:] + 0.35 * noise[:, :-1]
+    noise = grains(frames, COLUMNS, BINS)
     swing = torch.zeros(frames, COLUMNS, 1)
     for t in np.where(r.random(frames) < 0.25)[0]:
         wave = torch.sin(torch.arange(COLUMNS) * r.uniform(0.01, 0.6) + r.uniform(0, 6))
@@ -282,18 +316,19 @@ def add_noise(bank, r, power, level, silent):
 def masked(mel, r):
     """SpecAugment, mild."""
     for x in mel:
-        if r.random() < 0.4:
+        for _ in range(r.binomial(2, 0.3)):
             a = r.integers(0, 118)
             x[a : a + r.integers(1, 11)] = x.mean()
-        if r.random() < 0.25:
+        for _ in range(r.binomial(2, 0.2)):
             a = r.integers(0, COLUMNS - 8)
             x[:, a : a + r.integers(1, 9)] = x.mean()
     return mel
 
 
+@torch.autocast("cpu", enabled=False)
 def make(bank, r, lengths):
     """Calls of so many frames -> mel [sum, 128, 200], and for each call its frames' (kind, label,
-    phones, phones by column)."""
+    phones, phones by column); in float32, as a listener's front end has it."""
     torch.manual_seed(int(r.integers(1 << 31)))
     mels, calls = [], []
     for n in lengths:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the calls of the evaluation: calls.py BANK FOLDER
+"""Makes the calls of the evaluation: calls.py [--seed N] BANK FOLDER
 
 Whole frames of 2 s, 16 bits at 16 kHz, one WAV file a call, and FOLDER/calls.json: for each the set
 it belongs to and what each frame holds. All voices are held out. Noise is added to the samples
@@ -18,7 +18,6 @@ import batches
 from sound import FRAME, RATE, resampled
 from task import COMMAND, DIGIT, OTHER, SILENCE, UNKNOWN, WORD
 
-SEED = 7
 NEEDLE = [0, 1, 2, 4, 8, 16]  # silent frames between a word and "repeat"
 ASTERISK = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +31,9 @@ def colour(r, n, tilt):
 
 
 class Maker:
-    def __init__(self, bank, folder):
+    def __init__(self, bank, folder, seed):
         self.bank, self.folder = bank, folder
-        self.r = np.random.default_rng(SEED)
+        self.r = np.random.default_rng(seed)
         self.calls = []
 
     def add(self, name, turns, snr=(15, 40)):
@@ -154,13 +153,14 @@ def main():
     p.add_argument("bank", type=Path)
     p.add_argument("folder", type=Path)
     p.add_argument("--share", type=float, default=1, help="of the whole number of calls")
+    p.add_argument("--seed", type=int, default=7, help="other calls of the same voices")
     args = p.parse_args()
 
     def count(n):
         return max(1, round(n * args.share))
 
     args.folder.mkdir(parents=True, exist_ok=True)
-    maker = Maker(batches.Bank(args.bank, held=True, say=lambda _: None), args.folder)
+    maker = Maker(batches.Bank(args.bank, held=True, say=lambda _: None), args.folder, args.seed)
     maker.mixed("calls-5", count(90), 5)
     maker.mixed("calls-30", count(15), 30)
     maker.silence(count(40))

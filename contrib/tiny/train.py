@@ -2,7 +2,7 @@
 """Trains the tiny model: train.py [--steps EAR,JOINT] [--until HH:MM] BANK FOLDER
 
 First the ear alone: phones by column where espeak-ng tells them, and CTC over the phones of
-everything. Then both parts: the answers of calls of 3 to 30 frames, most of them under windows and
+everything. Then both parts: the answers of calls of 3 to 30 frames, half of them under windows and
 sinks of random sizes, with the phones as an auxiliary loss. A step's batch comes in parts, which
 depend on the step's number only and are shared out over processes of one thread: threads that meet
 in each matrix wait for each other wherever the machine has something else to do. The state is kept
@@ -37,6 +37,7 @@ EAR_CALLS = [1, 2, 3, 4, 6, 16]  # frames of the calls of a part of the ear's st
 JOINT_FRAMES = 30  # of a part
 PEAK = {"ear": 2.5e-3, "joint": 2e-3}
 WARM = {"ear": 300, "joint": 200}
+DROPOUT = 0.1  # of what the ear tells the text model
 KEEP = 0.999  # of the averaged weights, a step
 SAVE_S = 180
 FIGURES = ["ctc column".split(), "ctc column lm token".split()]
@@ -74,10 +75,9 @@ def call_lengths(r):
     return out
 
 
-def window_of(r, chat, system, frames):
-    """None (unbounded, less often in long calls, whose attention takes half the time then) or a
-    window, and its sinks: few, the prompt's, or the first frame's too."""
-    if r.random() < (0.45 if frames <= 10 else 0.25):
+def window_of(r, chat, system):
+    """None (unbounded) or a window, and its sinks: few, the prompt's, or the first frame's too."""
+    if r.random() < 0.5:
         return None, 0
     prompt = len(chat.prompt(system))
     sinks = [4, prompt, prompt + len(chat.frame) + 8][r.choice(3, p=[0.4, 0.3, 0.3])]
@@ -110,13 +110,14 @@ def losses(net, units, chat, bank, stage, step, part):
     ids, draw, shape = [], [], []
     for told in calls:
         system = SYSTEMS[r.integers(len(SYSTEMS))]
-        window, sinks = window_of(r, chat, system, len(told))
+        window, sinks = window_of(r, chat, system)
         i, d, _ = chat.build(*zip(*[t[:2] for t in told]), system, window, sinks)
         ids += i
         draw += d
         shape.append((len(i), window, min(sinks, len(i))))
     ids, draw = torch.tensor(ids), torch.tensor(draw)
-    hidden = net.thinker(ids, ids == chat.audio, rows, shape)
+    # What the text model hears has holes, since in training it would hear each speaker too well.
+    hidden = net.thinker(ids, ids == chat.audio, F.dropout(rows, DROPOUT), shape)
     known = draw >= 0
     logits, draw = net.thinker.lm_head(hidden[known]).float(), draw[known]
     lm = F.cross_entropy(logits, draw)
