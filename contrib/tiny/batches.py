@@ -58,8 +58,10 @@ class Bank:
             key = (row["kind"], row["label"]) if row["kind"] == COMMAND else (row["kind"],)
             self.by[engine, *key].append(i)
             self.of[row["speaker"], *key].append(i)
-            if row["kind"] == DIGIT and len(row["label"]) == 1:
-                self.of[row["speaker"], "single"].append(i)
+            if row["kind"] == DIGIT:
+                length = "single" if len(row["label"]) == 1 else "string"
+                self.by[engine, length].append(i)
+                self.of[row["speaker"], length].append(i)
         self.speakers = sorted({row["speaker"] for row in self.rows})
         self.engine = {row["speaker"]: row["voice"].split()[0] for row in self.rows}
         self.engines = sorted(set(self.engine.values()))
@@ -100,10 +102,15 @@ def plan_call(bank, r, frames):
             label = COMMANDS[r.choice(2, p=[0.65, 0.35])]
             turns.append((COMMAND, label, [bank.pick(r, who, COMMAND, label)]))
             continue
-        kind = r.choice([DIGIT, WORD, OTHER], p=[0.48, 0.34, 0.18])
+        # Long strings, and digits said twice, are what is learnt last.
+        kind = r.choice([DIGIT, WORD, OTHER], p=[0.52, 0.28, 0.2])
         if kind == DIGIT and r.random() < 0.4 and bank.of[who, "single"]:
-            some = bank.of[who, "single"]
-            said = [some[r.integers(len(some))] for _ in range(r.choice([1, 2, 3, 4, 5]))]
+            some, said = bank.of[who, "single"], []
+            for _ in range(r.choice([1, 2, 3, 4, 5], p=[0.08, 0.16, 0.22, 0.27, 0.27])):
+                again = said and r.random() < 0.15
+                said.append(said[-1] if again else some[r.integers(len(some))])
+        elif kind == DIGIT:
+            said = [bank.pick(r, who, "string" if r.random() < 0.65 else "single")]
         elif kind == OTHER and r.random() < 0.4:
             said = [bank.pick(r, who, OTHER) for _ in range(r.integers(2, 5))]
             for i in range(1, len(said)):

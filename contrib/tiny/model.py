@@ -120,9 +120,9 @@ def shared(t):
 
 
 def attend_call(q, k, v, window=None, sinks=0):
-    """The same over a whole call, k and v [KV_HEADS, n, HEAD], without the work that a window saves:
-    queries in blocks, those of the heads that share keys together, each with the blocks of keys
-    that some query of it may see."""
+    """The same over a whole call, k and v [KV_HEADS, n, HEAD], without the work that a window
+    saves: queries in blocks, those of the heads that share keys together, each with the blocks of
+    keys that some query of it may see."""
     n = k.shape[1]
     if window is None or window >= n:
         pos = torch.arange(n)
@@ -147,7 +147,8 @@ def attend_call(q, k, v, window=None, sinks=0):
 
     k = rotated(k, torch.arange(n))
     i = i.view(blocks, BLOCK, 1)
-    j = torch.arange(blocks).view(-1, 1, 1) * BLOCK - back * BLOCK + torch.arange((back + 1) * BLOCK)
+    begin = (torch.arange(blocks).view(-1, 1, 1) - back) * BLOCK
+    j = begin + torch.arange((back + 1) * BLOCK)
     seen = (j <= i) & (i - j < window) & (j >= sinks)
     pinned = (torch.arange(sinks) <= i).expand(blocks, BLOCK, sinks)
     seen = torch.cat([pinned, seen], dim=2).repeat(1, group, 1)

@@ -268,7 +268,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("bank", type=Path)
     p.add_argument("folder", type=Path)
-    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 8000])
+    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 7400])
     p.add_argument("--until", type=clock, metavar="HH:MM", help="stop then (UTC)")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--f32", action="store_true", help="multiply in float32, not in bfloat16")

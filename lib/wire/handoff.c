@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -225,9 +226,18 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     }
 }
 
-static void on_accept(uv_poll_t *poll, int status, int events)
+/* One that has left is in nobody's way, although its end may not have been read yet. */
+static void forget_the_gone(struct mt_handoff *h)
 {
-    struct mt_server *s = poll->data;
+    struct pollfd p = {.fd = h->next ? h->next->fd : -1, .events = POLLRDHUP};
+
+    if (h->next && h->next->step != GIVING && poll(&p, 1, 0) > 0)
+        drop(h->next);
+}
+
+static void on_accept(uv_poll_t *listener, int status, int events)
+{
+    struct mt_server *s = listener->data;
     int fd = accept4(s->handoff.listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     struct mt_successor *x;
     struct mt_err e = {0};
@@ -237,6 +247,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         mt_server_pause(s, s->handoff.listener.where);
         return;
     }
+    forget_the_gone(&s->handoff);
     if (mt_packet_check_peer(fd, &e) < 0 || s->handoff.next || s->stopping) {
         mt_handoff_refuse(fd, e.code                ? e.text
                               : s->stopping         ? "it is shutting down"
