@@ -486,7 +486,11 @@ int mt_handoff_open(struct mt_server *s, struct mt_err *e)
 
     if (!s->opts->handoff)
         return 0;
-    if (h->listener.fd < 0 && (rc = mt_listen_packets(&h->listener, s->opts->handoff, &why)) < 0)
+    if (h->listener.fd < 0)
+        do
+            rc = mt_listen_packets(&h->listener, s->opts->handoff, &why);
+        while (mt_server_again(s, rc));
+    if (rc < 0)
         return mt_err_set(e, rc, "--handoff: %s", why.text);
     sem_init(&h->go, 0, 0);
     sem_init(&h->done, 0, 0);

@@ -288,10 +288,12 @@ int mt_handoff_take(struct mt_server *s, struct mt_err *e)
 
     if (!rc && t.fd >= 0) {
         rc = greet(&t, &why);
-        if (!rc)
+        if (!rc) {
             rc = take_all(&t, &why);
-        else if (t.baton < 0 && (rc == -ENODATA || rc == -EPIPE))
-            rc = 0; /* one that has just ended */
+        } else if (t.baton < 0 && (rc == -ENODATA || rc == -EPIPE)) {
+            s->dying_ns = until(&t); /* one that is just ending: its sockets may outlive this one */
+            rc = 0;
+        }
         if (!rc && t.baton >= 0)
             own_doors(&t);
         if (rc < 0 && rc != -ECANCELED)

@@ -585,7 +585,8 @@ static void *give(void *arg)
     hear(g->fd, "hello", &p);
     mt_packet_free(&p);
     g->act(g);
-    close(g->fd);
+    if (g->fd >= 0)
+        close(g->fd);
     close(g->pipe[0]);
     if (g->pipe[1] >= 0)
         close(g->pipe[1]);
@@ -607,12 +608,28 @@ static void meet(struct rig *r, struct giver *g)
     assert_int_equal(pthread_create(&thread, NULL, give, g), 0);
     start(r, tiny, 1);
     pthread_join(thread, NULL);
-    close(g->listener);
+    if (g->listener >= 0)
+        close(g->listener);
 }
 
 static void act_leave(struct giver *g)
 {
     (void)g;
+}
+
+/* The socket of the calls goes later than the one that a successor has seen go. */
+static void act_die_slowly(struct giver *g)
+{
+    struct mt_clock clock = mt_clock_real();
+    struct mt_listener l;
+
+    unlink(path);
+    assert_int_equal(mt_listen(&l, path, NULL), 0);
+    close(g->listener);
+    close(g->fd);
+    clock.sleep_until_ns(&clock, now_ns() + STEP / 4);
+    close(l.fd);
+    g->listener = g->fd = -1;
 }
 
 static void act_wait(struct giver *g)
@@ -859,6 +876,15 @@ static void test_giver_fails(void **state)
     mt_packet_free(&l.offer);
     mt_packet_free(&l.connection);
     mt_packet_free(&l.end);
+    as_undisturbed(&c);
+    stop(&r);
+    /* Nobody's calls, but the place of one who is just ending. */
+    g.act = act_die_slowly;
+    meet(&r, &g);
+    if (!r.ready)
+        fail_msg("%s", r.e.text);
+    assert_int_equal(r.taken, -1);
+    dial(&c);
     as_undisturbed(&c);
     stop(&r);
 }
