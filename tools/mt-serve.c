@@ -586,7 +586,8 @@ static int print_ready(void *ctx, const char *const *where, int n)
     if (s->taken >= 0)
         tell_main_pid();
     mt_notifier_serve(s->notifier, &s->facts, s->meter);
-    return rc == -EPIPE ? 0 : rc; /* nobody waits for it */
+    return rc == -EPIPE || s->taken >= 0 ? 0
+                                         : rc; /* nobody waits for it, or calls don't end by it */
 }
 
 /* ---- a hand-over ---- */

@@ -57,13 +57,21 @@ static void on_closed(uv_handle_t *h)
         free(x);
 }
 
-/* Its descriptors are closed at once: that is how it learns of it. */
+/*
+ * Its descriptors are closed at once: that is how it learns of it. A pipe that just ends would be a
+ * giver's death to it, and what was said on the socket is lost with the socket where something of
+ * its own was unread.
+ */
 static void drop(struct mt_successor *x)
 {
     struct mt_handoff *h = &x->s->handoff;
+    char byte = MT_HANDOFF_ABORT;
 
     if (h->next != x)
         return;
+    if (!h->moved && write(x->baton[1], &byte, 1) < 0) {
+        /* its pipe is empty: there is room for a byte */
+    }
     h->next = NULL;
     uv_close((uv_handle_t *)&x->poll, on_closed);
     uv_close((uv_handle_t *)&x->timer, on_closed);
@@ -127,14 +135,27 @@ static void stand_still(struct mt_successor *x)
         refuse(x, "out of memory");
         return;
     }
-    h->err = (struct mt_err){0};
     h->since_ns = now_ns();
     x->step = GIVING;
+    x->until_ns = h->since_ns + step_ns(s);
     uv_poll_stop(&x->poll);
-    uv_timer_stop(&x->timer);
     mt_server_bar_doors(s, true);
     mt_conn_hold_all(s, true);
     mt_box_push(&s->worker.in, m);
+}
+
+/* The engine does not come: clients are heard meanwhile; when it does it has nothing to give. */
+static void go_on(struct mt_successor *x)
+{
+    struct mt_server *s = x->s;
+    struct mt_handoff *h = &s->handoff;
+
+    mt_err_set(&h->err, -ETIMEDOUT, "the engine does not come to a stop");
+    mt_server_note(s, MT_WARN, "--handoff: %s", h->err.text);
+    mt_handoff_refuse(x->fd, h->err.text);
+    uv_timer_stop(&x->timer);
+    mt_server_bar_doors(s, false);
+    mt_conn_hold_all(s, false);
 }
 
 static void on_time(uv_timer_t *t)
@@ -143,6 +164,8 @@ static void on_time(uv_timer_t *t)
 
     if (x->step == FILES && !at_files(x->s))
         stand_still(x);
+    else if (now_ns() >= x->until_ns && x->step == GIVING)
+        go_on(x);
     else if (now_ns() >= x->until_ns)
         refuse(x, x->step == FILES ? "calls are being saved to files" : "it does not answer");
 }
@@ -226,9 +249,10 @@ static void on_accept(uv_poll_t *listener, int status, int events)
     }
     forget_the_gone(&s->handoff);
     if (mt_packet_check_peer(fd, &e) < 0 || s->handoff.next || s->stopping) {
-        mt_handoff_refuse(fd, e.code        ? e.text
-                              : s->stopping ? "it is shutting down"
-                                            : "it is handing over to another one");
+        mt_handoff_refuse(fd, e.code                ? e.text
+                              : s->stopping         ? "it is shutting down"
+                              : s->handoff.err.code ? s->handoff.err.text
+                                                    : "it is handing over to another one");
         close(fd);
         return;
     }
@@ -239,6 +263,7 @@ static void on_accept(uv_poll_t *listener, int status, int events)
     }
     x->s = s;
     x->fd = fd;
+    s->handoff.err = (struct mt_err){0};
     uv_poll_init(&s->loop, &x->poll, fd);
     uv_timer_init(&s->loop, &x->timer);
     x->poll.data = x->timer.data = x;
@@ -353,17 +378,21 @@ static int send_all(struct giving *g, struct mt_worker *w, struct mt_err *e)
     return rc < 0 ? rc : catch_up(g, 0, e);
 }
 
-/* The byte in the pipe decides: 0 when the taker has it. */
+/*
+ * The byte in the pipe decides: 0 when the taker has it. Who has it says so before he serves: one
+ * who left without a word never did.
+ */
 static int commit(struct giving *g, struct mt_err *e)
 {
     struct mt_successor *x = g->x;
     char byte = MT_HANDOFF_COMMIT;
+    int rc;
 
     if (write(x->baton[1], &byte, 1) != 1)
         return mt_err_set(e, -EIO, "the pipe: %s", strerror(errno));
-    if (answer(x, "mine", until(g), e) == 0)
+    if ((rc = answer(x, "mine", until(g), e)) == 0)
         return 0;
-    if (read(x->baton[0], &byte, 1) == 1)
+    if (read(x->baton[0], &byte, 1) == 1 || rc == -ENODATA || rc == -ECONNREFUSED)
         return e->code; /* nobody had taken it, and nobody can any more */
     *e = (struct mt_err){0};
     return 0;
@@ -379,19 +408,14 @@ static void sleep_on(sem_t *s)
 bool mt_handoff_give(struct mt_handoff *h, struct mt_worker *w)
 {
     struct giving g = {.x = h->next};
-    char byte = MT_HANDOFF_ABORT;
     struct mt_err *e = &h->err;
 
     mt_worker_post(w, h->parked);
     sleep_on(&h->go);
     g.end_ns = now_ns() + STEPS * step_ns(g.x->s);
     h->moved = !e->code && send_all(&g, w, e) == 0 && commit(&g, e) == 0;
-    if (!h->moved) {
+    if (!h->moved)
         mt_handoff_refuse(g.x->fd, e->text);
-        if (write(g.x->baton[1], &byte, 1) < 0) {
-            /* its pipe is empty: there is room for a byte */
-        }
-    }
     w->moved = h->moved;
     sem_post(&h->done);
     return w->moved;
@@ -433,6 +457,7 @@ void mt_handoff_parked(struct mt_server *s)
 {
     struct mt_handoff *h = &s->handoff;
 
+    uv_timer_stop(&h->next->timer);
     pack_all(s);
     sem_post(&h->go);
     sleep_on(&h->done);
@@ -461,7 +486,11 @@ int mt_handoff_open(struct mt_server *s, struct mt_err *e)
 
     if (!s->opts->handoff)
         return 0;
-    if (h->listener.fd < 0 && (rc = mt_listen_packets(&h->listener, s->opts->handoff, &why)) < 0)
+    if (h->listener.fd < 0)
+        do
+            rc = mt_listen_packets(&h->listener, s->opts->handoff, &why);
+        while (mt_server_again(s, rc));
+    if (rc < 0)
         return mt_err_set(e, rc, "--handoff: %s", why.text);
     sem_init(&h->go, 0, 0);
     sem_init(&h->done, 0, 0);

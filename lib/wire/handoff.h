@@ -16,10 +16,11 @@
  *   taker  mine       so the giver ends
  *
  * Between ready and the byte the giver's calls stand still. Whoever can't go on says refuse or
- * leaves, and the giver's calls go on where they stood. The byte is what both agree by: the giver
- * has the pipe's reading end, too, and when "mine" does not come it tries to take the byte back;
- * the kernel gives it to one of them. A giver that is killed closes the pipe; then the taker serves
- * what it has, as nobody else can.
+ * leaves, and the giver's calls go on where they stood; a taker may leave until it has said mine.
+ * The byte is what both agree by: the giver has the pipe's reading end, too, and when "mine" does
+ * not come it tries to take the byte back; the kernel gives it to one of them. A giver that gives up
+ * writes another byte. One that is killed just closes the pipe; then the taker serves what it has,
+ * as nobody else can.
  */
 #ifndef MT_WIRE_HANDOFF_H
 #define MT_WIRE_HANDOFF_H

@@ -191,14 +191,17 @@ static int verdict(struct taking *t, struct mt_err *e)
     }
     if (n == 1 && byte != MT_HANDOFF_COMMIT)
         return why_not(t, e);
-    if (n == 1)
-        mt_packet_send(t->fd, mt_handoff_message("mine"), NULL, 0, until(t), NULL);
-    else
+    if (n == 1) {
+        rc = mt_packet_send(t->fd, mt_handoff_message("mine"), NULL, 0, until(t), e);
+        if (rc < 0 && rc != -EPIPE)
+            return rc; /* who leaves without that word has had nothing */
+    } else {
         mt_server_note(
             t->s, MT_WARN,
             "--handoff: the other server died in the middle; %d of its connections go on "
             "here%s",
             t->connections, t->whole ? "" : ", perhaps not all");
+    }
     return 0;
 }
 
@@ -228,7 +231,8 @@ static int greet(struct taking *t, struct mt_err *e)
     int rc;
 
     json_object_set_new(o, "protocol", json_integer(MT_HANDOFF_PROTOCOL));
-    if ((rc = mt_packet_send(t->fd, o, NULL, 0, until(t), e)) < 0 ||
+    rc = mt_packet_send(t->fd, o, NULL, 0, until(t), e);
+    if ((rc < 0 && rc != -EPIPE) || /* one that has left may have said why */
         (rc = mt_packet_recv(t->fd, &p, until(t), e)) < 0)
         return rc;
     if (!strcmp(p.type, "offer")) {
@@ -284,10 +288,12 @@ int mt_handoff_take(struct mt_server *s, struct mt_err *e)
 
     if (!rc && t.fd >= 0) {
         rc = greet(&t, &why);
-        if (!rc)
+        if (!rc) {
             rc = take_all(&t, &why);
-        else if (t.baton < 0 && (rc == -ENODATA || rc == -EPIPE))
-            rc = 0; /* one that has just ended */
+        } else if (t.baton < 0 && (rc == -ENODATA || rc == -EPIPE)) {
+            s->dying_ns = until(&t); /* one that is just ending: its sockets may outlive this one */
+            rc = 0;
+        }
         if (!rc && t.baton >= 0)
             own_doors(&t);
         if (rc < 0 && rc != -ECANCELED)

@@ -117,7 +117,10 @@ static void take_fds(struct msghdr *h, struct mt_packet *p)
     }
 }
 
-/* A packet into buf: its bytes, or a negative errno. */
+/*
+ * A packet into buf: its bytes, or a negative errno. One that closes with something unread in his
+ * own socket resets ours: that is told once, before what he had said.
+ */
 static ssize_t recv_once(int fd, char *buf, size_t room, struct mt_packet *p)
 {
     struct iovec v = {.iov_base = buf, .iov_len = room};
@@ -127,7 +130,7 @@ static ssize_t recv_once(int fd, char *buf, size_t room, struct mt_packet *p)
     ssize_t n;
 
     while ((n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0)
-        if (errno != EINTR)
+        if (errno != EINTR && errno != ECONNRESET)
             return -errno;
     take_fds(&h, p);
     return h.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
@@ -149,7 +152,7 @@ int mt_packet_recv(int fd, struct mt_packet *p, int64_t until, struct mt_err *e)
         mt_err_set(e, rc, "the other server does not answer");
     else if (rc < 0)
         mt_err_set(e, rc, "%s", strerror(-rc));
-    else if (n == 0 || n == -ECONNRESET)
+    else if (n == 0)
         rc = mt_err_set(e, -ENODATA, "the other server is gone");
     else if (n < 0)
         rc = mt_err_set(e, n == -EMSGSIZE ? -EPROTO : (int)n, "a message can't be read: %s",

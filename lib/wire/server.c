@@ -16,10 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FINAL_MS  5000 /* for readers to fetch what was said at the end */
-#define PAUSE_MS  100  /* for descriptors to come free */
-#define ACCEPTS   16
-#define OTHER_FDS 64 /* descriptors that are no connection's */
+#define FINAL_MS     5000 /* for readers to fetch what was said at the end */
+#define PAUSE_MS     100  /* for descriptors to come free */
+#define ACCEPTS      16
+#define OTHER_FDS    64 /* descriptors that are no connection's */
+#define DYING_NAP_NS (5 * MT_NS_PER_MS)
 
 void mt_server_note(struct mt_server *s, enum mt_level level, const char *fmt, ...)
 {
@@ -354,6 +355,33 @@ static int check_public(const struct mt_server *s, const struct mt_listener *l, 
     return mt_err_set(e, -EINVAL, "%s: other machines can reach %s", l->asked, l->where);
 }
 
+bool mt_server_again(const struct mt_server *s, int rc)
+{
+    struct mt_clock c = mt_clock_real();
+    int64_t now = c.now_ns(&c);
+
+    if (rc != -EADDRINUSE || now >= s->dying_ns)
+        return false;
+    c.sleep_until_ns(&c, now + DYING_NAP_NS);
+    return true;
+}
+
+static int make_door(struct mt_server *s, const char *where, struct mt_err *e)
+{
+    struct mt_listener *l = &s->doors[s->n_doors].listener;
+    int rc;
+
+    if (s->n_doors == MT_DOORS)
+        return too_many(e);
+    do
+        rc = mt_listen(l, where, e);
+    while (mt_server_again(s, rc));
+    if (rc < 0)
+        return rc;
+    s->n_doors++;
+    return check_public(s, l, e);
+}
+
 static int make_doors(struct mt_server *s, struct mt_err *e)
 {
     const struct mt_server_opts *o = s->opts;
@@ -368,12 +396,8 @@ static int make_doors(struct mt_server *s, struct mt_err *e)
             mt_listen_adopt(&s->doors[s->n_doors++].listener, o->fds[i]);
     }
     for (int i = 0; i < MT_DOORS && o->where[i] && !rc; i++) {
-        if (is_door(s, -1, o->where[i]))
-            continue;
-        if (s->n_doors == MT_DOORS)
-            rc = too_many(e);
-        else if ((rc = mt_listen(&s->doors[s->n_doors].listener, o->where[i], e)) == 0)
-            rc = check_public(s, &s->doors[s->n_doors++].listener, e);
+        if (!is_door(s, -1, o->where[i]))
+            rc = make_door(s, o->where[i], e);
     }
     return rc;
 }
@@ -399,7 +423,9 @@ int mt_server_open_doors(struct mt_server *s, struct mt_err *e)
     if (!rc)
         rc = mt_handoff_open(s, e);
     if (!rc && o->metrics_open && s->metrics.fd < 0)
-        rc = o->metrics_open(o->ctx, NULL, e);
+        do
+            rc = o->metrics_open(o->ctx, NULL, e);
+        while (mt_server_again(s, rc));
     return rc;
 }
 

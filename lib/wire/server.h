@@ -45,6 +45,7 @@ struct mt_server {
     uint64_t last_id;
     size_t call_bytes;     /* that a saved call has at most */
     int64_t records;       /* passed on, for the fault that counts them */
+    int64_t dying_ns;      /* until then a server that is just ending may still be at the doors */
     bool open;             /* the doors are made */
     bool frozen;           /* all calls stand still, on their way to another server */
     bool stopping;         /* nobody is admitted any more */
@@ -78,6 +79,8 @@ void mt_conn_finish_all(struct mt_server *s, bool now);
  * over.
  */
 int mt_server_open_doors(struct mt_server *s, struct mt_err *e);
+/* Whether an address may come free soon, of which rc says that it can't be had: after a nap. */
+bool mt_server_again(const struct mt_server *s, int rc);
 /* Nobody comes in for a while, or again; nor does a successor. */
 void mt_server_bar_doors(struct mt_server *s, bool bar);
 /* Nobody could be let in at `where`: if errno says that it is for want of something, a pause. */

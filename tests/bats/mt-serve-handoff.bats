@@ -195,6 +195,35 @@ has_taken() {
   undisturbed
 }
 
+@test "handoff: an engine that does not come to a stop can't hand over, and its clients are told as before" {
+  serve "${QUICK[@]}" --fault stop-compute
+  successor "${QUICK[@]}"
+  rc=0
+  wait "$new" || rc=$?
+  [ "$rc" = 1 ]
+  [[ "$(cat new.err)" == *"--handoff: the other server"* ]]
+  told() {
+    [ "$(timeout 5 mt-probe check -s mt.sock)" = stalled ]
+  }
+  within 10 told
+  run -1 --separate-stderr mt-serve -s mt.sock "${QUICK[@]}"
+  [[ "$stderr" == *"the engine does not come to a stop"* ]]
+}
+
+@test "handoff: calls don't end for want of a place for the new server's ready line" {
+  [ -w /dev/full ] || skip "no /dev/full"
+  serve "${QUICK[@]}"
+  undisturbed
+  calls
+  mt-serve -s mt.sock "${QUICK[@]}" >/dev/full 2>new.err 3>&- &
+  new=$!
+  SERVERS+=("$new")
+  wait "$server"
+  calls_end
+  kill -TERM "$new"
+  wait "$new" || true # it could not say all that it had to say
+}
+
 @test "handoff: nobody there is a start, a file there is left alone, and wrong options are exit 2" {
   echo mine >file
   run -2 --separate-stderr mt-serve -s mt.sock --handoff file

@@ -386,6 +386,21 @@ static void hear(int fd, const char *type, struct mt_packet *p)
     assert_string_equal(p->type, type);
 }
 
+/*
+ * Its pipe says that the giver lives, also where the socket can't: a taker that speaks in the moment
+ * in which the giver gives up would else take it for dead, and both would serve.
+ */
+static void still_there(int baton)
+{
+    char byte = MT_HANDOFF_COMMIT;
+
+    while (byte == MT_HANDOFF_COMMIT) {
+        assert_int_equal(mt_addr_wait(baton, POLLIN, soon()), 0);
+        assert_int_equal(read(baton, &byte, 1), 1);
+    }
+    assert_int_equal(byte, MT_HANDOFF_ABORT);
+}
+
 enum manner { LEAVES, SILENT, RUBBISH, REFUSES, MANNERS };
 
 /* From here on the taker is of no use; the giver finds out. */
@@ -411,6 +426,7 @@ static void half_take(int messages, enum manner how)
 {
     int fd = knock();
     struct mt_packet offer, p;
+    char byte = 0;
 
     if (messages-- == 0) {
         turn(fd, how);
@@ -429,11 +445,17 @@ static void half_take(int messages, enum manner how)
             tell(fd, "{\"type\":\"taken\"}");
         }
     }
+    if (messages > 0) { /* it has the byte, and does not come to say so */
+        assert_int_equal(mt_addr_wait(offer.fds[0], POLLIN, soon()), 0);
+        assert_int_equal(read(offer.fds[0], &byte, 1), 1);
+        assert_int_equal(byte, MT_HANDOFF_COMMIT);
+    }
     turn(fd, how);
+    still_there(offer.fds[0]);
     mt_packet_free(&offer);
 }
 
-/* Whatever a taker does before it has the byte, and after whichever message, the giver goes on. */
+/* Whatever a taker does before it has said mine, and after whichever message, the giver goes on. */
 static void test_taker_fails(void **state)
 {
     static struct rig r;
@@ -443,8 +465,11 @@ static void test_taker_fails(void **state)
     learn();
     serve(&r);
     for (int how = LEAVES; how < MANNERS; how++) {
+        /* With the byte it has to leave: one who only keeps it may be serving. */
+        int most = how == LEAVES || how == REFUSES ? 6 : 5;
+
         dial(&c);
-        for (int messages = 0; messages < 5; messages++) {
+        for (int messages = 0; messages < most; messages++) {
             talk(&c, 0, NULL, NULL);
             half_take(messages, (enum manner)how);
         }
@@ -489,6 +514,23 @@ static void test_giver_refuses(void **state)
     assert_true(finish(&other) < 0);
     as_undisturbed(&c);
     stop(&r);
+}
+
+/* What was said before a socket was closed comes, also where something was unread in it. */
+static void test_last_word(void **state)
+{
+    struct mt_packet p;
+    int fd[2];
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd), 0);
+    tell(fd[1], "{\"type\":\"hello\"}");
+    tell(fd[0], "{\"type\":\"refuse\"}");
+    close(fd[0]);
+    hear(fd[1], "refuse", &p);
+    mt_packet_free(&p);
+    assert_int_equal(mt_packet_recv(fd[1], &p, soon(), NULL), -ENODATA);
+    close(fd[1]);
 }
 
 /* All that a server has: it gave it away, and has ended. */
@@ -543,7 +585,8 @@ static void *give(void *arg)
     hear(g->fd, "hello", &p);
     mt_packet_free(&p);
     g->act(g);
-    close(g->fd);
+    if (g->fd >= 0)
+        close(g->fd);
     close(g->pipe[0]);
     if (g->pipe[1] >= 0)
         close(g->pipe[1]);
@@ -565,12 +608,28 @@ static void meet(struct rig *r, struct giver *g)
     assert_int_equal(pthread_create(&thread, NULL, give, g), 0);
     start(r, tiny, 1);
     pthread_join(thread, NULL);
-    close(g->listener);
+    if (g->listener >= 0)
+        close(g->listener);
 }
 
 static void act_leave(struct giver *g)
 {
     (void)g;
+}
+
+/* The socket of the calls goes later than the one that a successor has seen go. */
+static void act_die_slowly(struct giver *g)
+{
+    struct mt_clock clock = mt_clock_real();
+    struct mt_listener l;
+
+    unlink(path);
+    assert_int_equal(mt_listen(&l, path, NULL), 0);
+    close(g->listener);
+    close(g->fd);
+    clock.sleep_until_ns(&clock, now_ns() + STEP / 4);
+    close(l.fd);
+    g->listener = g->fd = -1;
 }
 
 static void act_wait(struct giver *g)
@@ -819,6 +878,15 @@ static void test_giver_fails(void **state)
     mt_packet_free(&l.end);
     as_undisturbed(&c);
     stop(&r);
+    /* Nobody's calls, but the place of one who is just ending. */
+    g.act = act_die_slowly;
+    meet(&r, &g);
+    if (!r.ready)
+        fail_msg("%s", r.e.text);
+    assert_int_equal(r.taken, -1);
+    dial(&c);
+    as_undisturbed(&c);
+    stop(&r);
 }
 
 static int set_up(void **state)
@@ -845,7 +913,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moves),       cmocka_unit_test(test_unread),
         cmocka_unit_test(test_taker_fails), cmocka_unit_test(test_giver_refuses),
-        cmocka_unit_test(test_giver_fails),
+        cmocka_unit_test(test_giver_fails), cmocka_unit_test(test_last_word),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
