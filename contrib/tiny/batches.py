@@ -128,7 +128,7 @@ def plan_call(bank, r, frames):
 
 def paced(r, columns, pace):
     """Where an utterance of so many columns is read to say it that much slower. In most the pace
-    comes and goes by a fifth, bent every 150 ms: the rhythm of a voice is what gives it away."""
+    comes and goes by a fifth, bent every 150 ms, since voices differ in rhythm."""
     slow = np.full(columns, pace)
     if r.random() < 0.7:
         knots = np.arange(r.uniform(-15, 0), columns + 15, 15)
