@@ -158,18 +158,19 @@ static int take_rest(struct taking *t, struct mt_packet *p, struct mt_err *e)
 
 /* ---- whose it is ---- */
 
-/* What the other server said when it gave up. */
+/* What the other server said when it gave up, perhaps behind packets that nobody needs any more. */
 static int why_not(struct taking *t, struct mt_err *e)
 {
     struct mt_packet p;
-    const char *text;
 
-    if (mt_packet_recv(t->fd, &p, 0, NULL) < 0)
-        return mt_err_set(e, -ECANCELED, "the other server gave up");
-    text = json_string_value(json_object_get(p.msg, "text"));
-    mt_err_set(e, -ECANCELED, "the other server: %.300s", text ? text : p.type);
-    mt_packet_free(&p);
-    return e->code;
+    while (mt_packet_recv(t->fd, &p, 0, NULL) == 0) {
+        const char *text = json_string_value(json_object_get(p.msg, "text"));
+
+        if (text)
+            mt_err_set(e, -ECANCELED, "the other server: %.300s", text);
+        mt_packet_free(&p);
+    }
+    return mt_err_set(e, -ECANCELED, "the other server gave up");
 }
 
 /*

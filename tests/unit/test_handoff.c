@@ -767,6 +767,17 @@ static void act_gives_up(struct giver *g)
     act_wait(g);
 }
 
+/* It hears nothing any more, and its reason stands behind what the taker has not read. */
+static void act_gives_up_early(struct giver *g)
+{
+    begin(g);
+    assert_int_equal(shutdown(g->fd, SHUT_RD), 0);
+    pass(g, &g->loot->connection, 2);
+    pass(g, &g->loot->end, 1);
+    tell(g->fd, "{\"type\":\"refuse\",\"text\":\"changed my mind\"}");
+    assert_int_equal(write(g->pipe[1], "a", 1), 1);
+}
+
 static void act_no_verdict(struct giver *g)
 {
     give_all(g);
@@ -814,6 +825,7 @@ static void test_giver_fails(void **state)
         {act_no_socket, "without its socket"},
         {act_twice, "stands behind"},
         {act_gives_up, "changed my mind"},
+        {act_gives_up_early, "changed my mind"},
         {act_no_verdict, "does not hand over"},
     };
     static const struct {
