@@ -368,11 +368,12 @@ bool mt_server_again(const struct mt_server *s, int rc)
 
 static int make_door(struct mt_server *s, const char *where, struct mt_err *e)
 {
-    struct mt_listener *l = &s->doors[s->n_doors].listener;
+    struct mt_listener *l;
     int rc;
 
     if (s->n_doors == MT_DOORS)
         return too_many(e);
+    l = &s->doors[s->n_doors].listener;
     do
         rc = mt_listen(l, where, e);
     while (mt_server_again(s, rc));

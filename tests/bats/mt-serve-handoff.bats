@@ -197,14 +197,15 @@ has_taken() {
 
 @test "handoff: an engine that does not come to a stop can't hand over, and its clients are told as before" {
   serve "${QUICK[@]}" --fault stop-compute
+  told() {
+    [ "$(timeout 5 mt-probe check -s mt.sock)" = stalled ]
+  }
+  within 20 told
   successor "${QUICK[@]}"
   rc=0
   wait "$new" || rc=$?
   [ "$rc" = 1 ]
   [[ "$(cat new.err)" == *"--handoff: the other server"* ]]
-  told() {
-    [ "$(timeout 5 mt-probe check -s mt.sock)" = stalled ]
-  }
   within 10 told
   run -1 --separate-stderr mt-serve -s mt.sock "${QUICK[@]}"
   [[ "$stderr" == *"the engine does not come to a stop"* ]]

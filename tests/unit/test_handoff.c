@@ -160,10 +160,13 @@ struct caller {
     char log[8192]; /* what was answered */
 };
 
-static void sound(int16_t *pcm, int piece)
+static void sound(char *to, int piece)
 {
+    int16_t pcm[PIECE];
+
     for (int i = 0; i < PIECE; i++)
         pcm[i] = (int16_t)(mt_mix64((uint64_t)(piece * PIECE + i)) % 8000);
+    memcpy(to, pcm, sizeof(pcm));
 }
 
 static void raw(struct caller *c, const void *bytes, size_t n)
@@ -225,7 +228,7 @@ static void talk(struct caller *c, size_t cut, void (*between)(void *), void *ct
     int n = snprintf(msg, sizeof(msg), "{\"type\":\"audio\",\"bytes\":%d}\n", 2 * PIECE * 3);
 
     for (int i = 0; i < 3; i++) /* 48 kHz: 3 of these are a frame */
-        sound((int16_t *)(void *)(msg + n + i * 2 * PIECE), 3 * c->pieces + i);
+        sound(msg + n + i * 2 * PIECE, 3 * c->pieces + i);
     cut = cut < (size_t)n + 2 * PIECE * 3 ? cut : 0;
     raw(c, msg, cut);
     if (between)
