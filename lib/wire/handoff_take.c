@@ -233,8 +233,11 @@ static int greet(struct taking *t, struct mt_err *e)
 
     json_object_set_new(o, "protocol", json_integer(MT_HANDOFF_PROTOCOL));
     rc = mt_packet_send(t->fd, o, NULL, 0, until(t), e);
-    if ((rc < 0 && rc != -EPIPE) || /* one that has left may have said why */
-        (rc = mt_packet_recv(t->fd, &p, until(t), e)) < 0)
+    if (rc == -EPIPE) /* one that has left may have said why */
+        *e = (struct mt_err){0};
+    else if (rc < 0)
+        return rc;
+    if ((rc = mt_packet_recv(t->fd, &p, until(t), e)) < 0)
         return rc;
     if (!strcmp(p.type, "offer")) {
         rc = take_offer(t, &p, e);
