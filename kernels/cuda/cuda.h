@@ -90,7 +90,7 @@ struct mt_stage {
 
 #include "kernels/cuda/tape.h"
 
-enum { MT_CUDA_SHARED = 4 };
+enum { MT_CUDA_SHARED = 4, MT_CUDA_HEAD = 512 /* the widest that attention holds */ };
 
 struct mt_cuda {
     struct mt_backend be; /* first */
@@ -147,6 +147,9 @@ struct mt_cuda {
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;
+    /* how fast pairs of a head of turn_hd elements turn, by a base: the last that was asked for */
+    double turn[MT_CUDA_HEAD / 2 + 1], turn_base;
+    int turn_hd;
 };
 
 #define MT_CUDA_PARTS ((size_t)16 << 20) /* floats */
