@@ -105,7 +105,7 @@ struct mt_cuda {
      * for.
      */
     bool visible;
-    int processors;
+    int device, processors;
     bool failed;
     struct mt_held *held;
     /* weights: memory.cu */
@@ -154,8 +154,14 @@ struct mt_cuda {
 
 #define MT_CUDA_PARTS ((size_t)16 << 20) /* floats */
 
+/* The calling thread's device is c's from now on; it began with device 0, whoever opened c. */
+cudaError_t mt_cuda_here(const struct mt_cuda *c);
+
+/* For who is about to use it. */
 static inline struct mt_cuda *cuda_of(struct mt_backend *be)
 {
+    if (be)
+        mt_cuda_here((struct mt_cuda *)be);
     return (struct mt_cuda *)be;
 }
 
