@@ -22,6 +22,15 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
     return !c->failed;
 }
 
+cudaError_t mt_cuda_here(const struct mt_cuda *c)
+{
+    static __thread int here = -1; /* all that this process says to the runtime is said here */
+    cudaError_t rc = here == c->device ? cudaSuccess : cudaSetDevice(c->device);
+
+    here = rc == cudaSuccess ? c->device : here;
+    return rc;
+}
+
 /* ---- the ring ---- */
 
 cudaStream_t mt_cuda_stream(struct mt_cuda *c)
@@ -339,7 +348,7 @@ static bool complete(const struct mt_ops *o)
 
 static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
 {
-    int n = 0, own;
+    int n = 0, own, major = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     void *parts = NULL;
 
@@ -352,7 +361,13 @@ static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
                           rc == cudaSuccess ? "none is there" : cudaGetErrorString(rc));
     if (device >= n)
         return mt_err_set(e, -ENODEV, "--backend cuda: device %d: this machine has %d", device, n);
-    if ((rc = cudaSetDevice(device)) != cudaSuccess ||
+    c->device = device;
+    rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (rc == cudaSuccess && major < 8) /* it has no bf16, and this build no code for it */
+        return mt_err_set(e, -ENODEV,
+                          "--backend cuda: device %d: compute capability %d, 8 is needed", device,
+                          major);
+    if (rc != cudaSuccess || (rc = mt_cuda_here(c)) != cudaSuccess ||
         (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
         (rc = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, device)) !=
             cudaSuccess ||

@@ -90,7 +90,7 @@ struct mt_stage {
 
 #include "kernels/cuda/tape.h"
 
-enum { MT_CUDA_SHARED = 4 };
+enum { MT_CUDA_SHARED = 4, MT_CUDA_HEAD = 512 /* the widest that attention holds */ };
 
 struct mt_cuda {
     struct mt_backend be; /* first */
@@ -105,7 +105,7 @@ struct mt_cuda {
      * for.
      */
     bool visible;
-    int processors;
+    int device, processors;
     bool failed;
     struct mt_held *held;
     /* weights: memory.cu */
@@ -147,12 +147,21 @@ struct mt_cuda {
     /* unmerged pieces of attention */
     float *parts;
     size_t n_parts;
+    /* how fast pairs of a head of turn_hd elements turn, by a base: the last that was asked for */
+    double turn[MT_CUDA_HEAD / 2 + 1], turn_base;
+    int turn_hd;
 };
 
 #define MT_CUDA_PARTS ((size_t)16 << 20) /* floats */
 
+/* The calling thread's device is c's from now on; it began with device 0, whoever opened c. */
+cudaError_t mt_cuda_here(const struct mt_cuda *c);
+
+/* For who is about to use it. */
 static inline struct mt_cuda *cuda_of(struct mt_backend *be)
 {
+    if (be)
+        mt_cuda_here((struct mt_cuda *)be);
     return (struct mt_cuda *)be;
 }
 

@@ -24,6 +24,7 @@ struct emu_faults {
     int no_bias;    /* cuBLASLt has no product with a bias … */
     int no_product; /* … none at all */
     int no_capture, no_replay;
+    int old_card; /* it has no bf16 */
 };
 extern struct emu_faults emu_faults;
 

@@ -408,11 +408,27 @@ struct emu_graph {
 
 static struct emu_graph *capturing;
 
+static thread_local int current = -1;
+
+cudaError_t cudaSetDevice(int device)
+{
+    current = device;
+    return cudaSuccess;
+}
+
+/* A thread would have device 0, but a stream is another's perhaps. */
+static void chosen(void)
+{
+    if (current < 0)
+        bug("a thread that has not said which device it means");
+}
+
 /* Now, or kept. */
 static void on_stream(const struct node &n, size_t bytes)
 {
     struct node *copy;
 
+    chosen();
     if (!capturing) {
         emu_count.launches += n.kernel;
         emu_count.after_down++;
@@ -446,6 +462,7 @@ template <class T> static void on_stream(void (*fn)(void *), T what)
 /* What no graph can hold. */
 static cudaError_t outside(void)
 {
+    chosen();
     if (!capturing)
         return cudaSuccess;
     capturing->broken = true;
@@ -487,6 +504,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
 {
+    chosen();
     if (emu_faults.no_replay)
         return cudaErrorInvalidValue;
     emu_count.graphs++;
@@ -548,6 +566,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
+    chosen();
     *left = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
     *all = (size_t)sysconf(_SC_PHYS_PAGES) * page;
     return cudaSuccess;
@@ -555,6 +574,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
+    chosen();
     emu_count.allocations++;
     *p = malloc(bytes);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -651,6 +671,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 {
     bool cut = p->schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
 
+    chosen();
     emu_count.questions++;
     *n = 0;
     if (emu_faults.no_product || (emu_faults.no_bias && op->bias))
