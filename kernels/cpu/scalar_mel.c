@@ -59,8 +59,8 @@ static void frames_run(void *arg, int thread, int64_t begin, int64_t end)
     while (begin < end) {
         int64_t n;
 
-        while (begin - first >= s->n)
-            first += s++->n;
+        for (; begin - first >= s->n; s++)
+            first += s->n;
         n = first + s->n < end ? first + s->n - begin : end - begin;
         mt_mel_rows(f->m->of[thread], s->x + (begin - first) * MT_MEL_HOP, n,
                     f->out.data + (s->row + begin - first) * f->out.stride, f->out.stride);
