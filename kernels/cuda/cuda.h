@@ -90,7 +90,17 @@ struct mt_stage {
 
 #include "kernels/cuda/tape.h"
 
-enum { MT_CUDA_SHARED = 4, MT_CUDA_HEAD = 512 /* the widest that attention holds */ };
+/* A kernel, and how much shared memory it was granted on this device. */
+struct mt_room {
+    const void *kernel;
+    size_t bytes;
+};
+
+enum {
+    MT_CUDA_SHARED = 4,
+    MT_CUDA_ROOMS = 64,
+    MT_CUDA_HEAD = 512 /* the widest that attention holds */
+};
 
 struct mt_cuda {
     struct mt_backend be; /* first */
@@ -108,6 +118,8 @@ struct mt_cuda {
     int device, processors;
     bool failed;
     struct mt_held *held;
+    struct mt_room room[MT_CUDA_ROOMS];
+    int n_rooms;
     /* weights: memory.cu */
     struct mt_chunk *chunk;
     char *pinned;
@@ -177,8 +189,9 @@ static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
 #ifdef MT_CUDA_EMU
     auto kernel = l->kernel;
 
-    (void)c;
-    emu_launch(l->grid, l->block, l->shared, [=] { kernel(v...); });
+    mt_cuda_check(
+        c, emu_launch((const void *)kernel, l->grid, l->block, l->shared, [=] { kernel(v...); }),
+        l->name);
 #else
     l->kernel<<<l->grid, l->block, l->shared, c->stream>>>(v...);
     mt_cuda_check(c, c->visible ? cudaStreamSynchronize(c->stream) : cudaGetLastError(), l->name);
@@ -219,15 +232,23 @@ static void mt_launch_note(struct mt_cuda *c, const char *name, void (*kernel)(P
 #define MT_LAUNCH(c, kernel, grid, block, shared, ...)                                             \
     mt_launch_note(c, #kernel, kernel, grid, block, shared, __VA_ARGS__)
 
-/* Shared memory above 48 KiB has to be asked for, once a kernel. */
-#define MT_SHARED_ROOM(c, kernel, bytes)                                                           \
-    do {                                                                                           \
-        if ((bytes) > 48 << 10)                                                                    \
-            mt_cuda_check(c,                                                                       \
-                          cudaFuncSetAttribute(                                                    \
-                              kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)),  \
-                          #kernel);                                                                \
-    } while (0)
+/*
+ * Shared memory above 48 KiB has to be asked for: once a kernel, by the first launch that takes so
+ * much. It is no part of a step: no note, and nothing that a graph would hold.
+ */
+bool mt_cuda_room_new(struct mt_cuda *c, const void *kernel, size_t bytes);
+
+template <class K>
+static inline void mt_cuda_room(struct mt_cuda *c, K *kernel, const char *name, size_t bytes)
+{
+    if (bytes > 48 << 10 && mt_cuda_room_new(c, (const void *)kernel, bytes))
+        mt_cuda_check(
+            c,
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+            name);
+}
+
+#define MT_SHARED_ROOM(c, kernel, bytes) mt_cuda_room(c, kernel, #kernel, bytes)
 
 /* Has c->cast n rows of x as numbers of this type? */
 static inline bool mt_cuda_cast_has(const struct mt_cuda *c, struct mt_rows x, int n, int type)

@@ -209,3 +209,20 @@ void mt_tape_close(struct mt_cuda *c)
         forget(&c->tape.graph[i]);
     free(c->tape.data);
 }
+
+/* ---- launches ---- */
+
+bool mt_cuda_room_new(struct mt_cuda *c, const void *kernel, size_t bytes)
+{
+    int i = 0;
+
+    while (i < c->n_rooms && c->room[i].kernel != kernel)
+        i++;
+    if (i < c->n_rooms && c->room[i].bytes >= bytes)
+        return false;
+    if (i < MT_CUDA_ROOMS) { /* else it asks every time */
+        c->room[i] = {kernel, bytes};
+        c->n_rooms = i < c->n_rooms ? c->n_rooms : i + 1;
+    }
+    return true;
+}

@@ -14,6 +14,7 @@ struct emu_count {
     int launches, products; /* kernels, and calls of cuBLAS */
     int up, down;           /* copies to and from the device */
     int waits, allocations;
+    int rooms;            /* more shared memory asked for */
     int questions;        /* which algorithm a product takes */
     int captures, graphs; /* made, and launched: of what is in them nothing is counted */
     int after_down;       /* what was queued behind the last copy to the host */

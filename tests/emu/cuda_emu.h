@@ -55,6 +55,15 @@ struct float4 {
 
 /* ---- running ---- */
 
+enum cudaError_t {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorStreamCaptureUnsupported = 900
+};
+
 /* fn with what lies at arg, now, or when the graph that is being captured is launched. */
 void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes);
 void *emu_shared(void);
@@ -69,9 +78,16 @@ template <class F> static inline void emu_call(void *f)
     (*(F *)f)();
 }
 
-template <class F> static inline void emu_launch(dim3 grid, dim3 block, size_t shared, F f)
+/* Has the kernel asked for so much shared memory? 48 KiB are anybody's. */
+bool emu_room(const void *kernel, size_t shared);
+
+template <class F>
+static inline cudaError_t emu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared, F f)
 {
+    if (!emu_room(kernel, shared))
+        return cudaErrorInvalidValue;
     emu_kernel(grid, block, shared, emu_call<F>, &f, sizeof(f));
+    return cudaSuccess;
 }
 
 template <class T> static inline T emu_from(const uint64_t *all, unsigned lane)
@@ -197,14 +213,6 @@ static inline float __fdiv_rn(float a, float b)
 
 /* ---- the runtime ---- */
 
-enum cudaError_t {
-    cudaSuccess,
-    cudaErrorInvalidValue,
-    cudaErrorMemoryAllocation,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorStreamCaptureUnsupported = 900
-};
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost,
@@ -299,9 +307,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
-template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int)
+cudaError_t emu_room_set(const void *kernel, int bytes);
+template <class F>
+static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int bytes)
 {
-    return cudaSuccess;
+    return emu_room_set((const void *)kernel, bytes);
 }
 
 /* ---- cuBLASLt, as the backend calls it: a transposed, b not, c and d in f32 ---- */

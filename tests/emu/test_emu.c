@@ -76,7 +76,7 @@ static struct emu_count step_of(const char *shape, int layers, const char *how)
 
 /*
  * The host is heard and waited for once: small things go up before they are used, the drawn ids
- * come down last, and nothing is made on the way.
+ * come down last, and nothing is made or asked for on the way.
  */
 static void check_step(const struct emu_count *c)
 {
@@ -84,6 +84,7 @@ static void check_step(const struct emu_count *c)
     assert_int_equal(c->down, 1);
     assert_int_equal(c->after_down, 0);
     assert_int_equal(c->allocations, 0);
+    assert_int_equal(c->rooms, 0);
 }
 
 /* No layer asks the host for anything; `most` launches and products it may cost. */
