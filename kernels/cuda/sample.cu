@@ -320,15 +320,31 @@ MT_DEV bool exits(const struct row &plain, const struct draw &d, int top)
            (key_of(l) ? exp((double)l - plain.top) * plain.unit : 0);
 }
 
+/*
+ * By all threads. An id may come twice, in an order that counts: whoever has it for the first time
+ * does all that the list does to it.
+ */
 MT_DEV void apply(float *l, const struct draw &d)
 {
-    for (int i = 0; i < d.n_ban; i++)
+    for (int i = (int)threadIdx.x; i < d.n_ban; i += THREADS)
         l[d.ban[i]] = -INFINITY;
-    for (int i = 0; i < d.n_scale; i++) {
-        const struct mt_scale s = d.scale[i];
-        float v = l[s.id];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < d.n_scale; i += THREADS) {
+        int32_t id = d.scale[i].id;
+        float v = l[id];
+        int j = 0;
 
-        l[s.id] = s.down && !(v > 0) ? __fmul_rn(v, s.by) : __fdiv_rn(v, s.by);
+        while (j < i && d.scale[j].id != id)
+            j++;
+        if (j < i)
+            continue;
+        for (; j < d.n_scale; j++) {
+            const struct mt_scale s = d.scale[j];
+
+            if (s.id == id)
+                v = s.down && !(v > 0) ? __fmul_rn(v, s.by) : __fdiv_rn(v, s.by);
+        }
+        l[id] = v;
     }
 }
 
@@ -345,8 +361,7 @@ MT_DEV int draw_row(float *l, int n, double unit, const struct draw &d)
             return d.exit_id;
     }
     __syncthreads();
-    if (threadIdx.x == 0) /* in their order: an id may come twice */
-        apply(l, d);
+    apply(l, d);
     __syncthreads();
     top = block_best(l, n);
     if (top < 0 || !(d.temperature > 0) || isinf(l[top]) || d.top_k == 1)
@@ -403,6 +418,12 @@ static __global__ void __launch_bounds__(THREADS)
         ids[blockIdx.x] = id;
 }
 
+/* The forbidden ids of a row that are the last row's too: a model has one list for all its calls. */
+static bool bans_as(const struct mt_sample_rules *r, const struct mt_sample_rules *last)
+{
+    return last && r->ban == last->ban && r->n_ban == last->n_ban;
+}
+
 /*
  * [ids][draws][bans and scales of each row], in one piece; rows and bytes are their buckets', so
  * that a step of a session more or less is the same launch.
@@ -414,6 +435,8 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
     int rows = (int)mt_bucket(n);
     size_t head = ((size_t)rows * sizeof(*ids) + 255) / 256 * 256;
     size_t at = head + (size_t)rows * sizeof(struct draw), bytes = 0;
+    const struct mt_sample_rules *last = NULL;
+    const int32_t *bans = NULL;
     struct mt_stage s, out;
     double unit = 0x1p62;
 
@@ -421,10 +444,16 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
         ids[i] = -1;
     if (n < 1)
         return;
-    for (int i = 0; i < n; i++)
-        if (params[i].rules)
-            bytes += (size_t)params[i].rules->n_ban * sizeof(int32_t) +
-                     (size_t)params[i].rules->n_scale * sizeof(struct mt_scale);
+    for (int i = 0; i < n; i++) {
+        const struct mt_sample_rules *r = params[i].rules;
+
+        if (!r)
+            continue;
+        bytes += (size_t)r->n_scale * sizeof(struct mt_scale) +
+                 (bans_as(r, last) ? 0 : (size_t)r->n_ban * sizeof(int32_t));
+        last = r;
+    }
+    last = NULL;
     if (!mt_stage_new(c, &s, at + (bytes ? (size_t)mt_bucket((int64_t)bytes) : 0)))
         return;
     for (int i = n; i < rows; i++)
@@ -439,10 +468,14 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
         d->exit_id = p->rules->exit_id;
         d->n_ban = p->rules->n_ban;
         d->n_scale = p->rules->n_scale;
-        d->ban = (const int32_t *)(s.dev + at);
-        if (d->n_ban)
-            memcpy(s.host + at, p->rules->ban, (size_t)d->n_ban * sizeof(int32_t));
-        at += (size_t)d->n_ban * sizeof(int32_t);
+        if (!bans_as(p->rules, last)) {
+            bans = (const int32_t *)(s.dev + at);
+            if (d->n_ban)
+                memcpy(s.host + at, p->rules->ban, (size_t)d->n_ban * sizeof(int32_t));
+            at += (size_t)d->n_ban * sizeof(int32_t);
+        }
+        last = p->rules;
+        d->ban = bans;
         d->scale = (const struct mt_scale *)(s.dev + at);
         if (d->n_scale)
             memcpy(s.host + at, p->rules->scale, (size_t)d->n_scale * sizeof(struct mt_scale));

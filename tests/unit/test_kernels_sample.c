@@ -245,6 +245,62 @@ static void test_rules(void **state)
     be->ops->free(be);
 }
 
+/* As many rules as a model has, ids among them twice and thrice; rows share lists or do not. */
+static void test_many_rules(void **state)
+{
+    enum { V = 700, ROWS = 5 };
+    struct mt_backend *be = backend(MT_CPU_SCALAR, 1);
+
+    (void)state;
+    for (int trial = 0; trial < 20; trial++) {
+        int n_ban[2] = {(int)(rnd() % 650), (int)(rnd() % 300)};
+        struct mt_sample_rules r[ROWS];
+        struct mt_sample p[ROWS];
+        struct mt_scale *scale[ROWS];
+        int32_t *ban[2], ids[ROWS];
+        float *l = rnd_floats((size_t)V * ROWS);
+        struct field f = field_new(be, ROWS, V, l);
+
+        for (int k = 0; k < 2; k++) {
+            ban[k] = calloc((size_t)n_ban[k] + 1, sizeof(int32_t));
+            for (int i = 0; i < n_ban[k]; i++)
+                ban[k][i] = (int32_t)(rnd() % V);
+        }
+        for (int i = 0; i < ROWS; i++) {
+            int n = (int)(rnd() % 600);
+
+            scale[i] = calloc((size_t)n + 1, sizeof(struct mt_scale));
+            for (int j = 0; j < n; j++)
+                scale[i][j] =
+                    (struct mt_scale){(int32_t)(rnd() % V), 1 + (float)(rnd() % 9) / 16, rnd() % 2};
+            r[i] = (struct mt_sample_rules){-1, ban[i % 3 == 2], n_ban[i % 3 == 2], scale[i], n};
+            p[i] = (struct mt_sample){0, 0, 1, 1, 0, i == 3 ? NULL : &r[i]};
+        }
+        be->ops->sample(be, f.v, p, ids, ROWS);
+        for (int i = 0; i < ROWS; i++) {
+            float *row = l + (ptrdiff_t)i * V;
+            int best = 0;
+
+            for (int j = 0; p[i].rules && j < r[i].n_ban; j++)
+                row[r[i].ban[j]] = -INFINITY;
+            for (int j = 0; p[i].rules && j < r[i].n_scale; j++) {
+                const struct mt_scale s = scale[i][j];
+
+                row[s.id] = s.down && !(row[s.id] > 0) ? row[s.id] * s.by : row[s.id] / s.by;
+            }
+            for (int j = 1; j < V; j++)
+                best = row[j] > row[best] ? j : best;
+            assert_int_equal(ids[i], best);
+            free(scale[i]);
+        }
+        free(ban[0]);
+        free(ban[1]);
+        field_free(be, &f);
+        free(l);
+    }
+    be->ops->free(be);
+}
+
 /* The exit comes as often as a plain draw at temperature 1 gives it, whatever else is asked. */
 static void test_exit_share(void **state)
 {
@@ -296,7 +352,7 @@ int main(void)
         cmocka_unit_test(test_greedy),          cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_distribution),    cmocka_unit_test(test_by_the_rules),
         cmocka_unit_test(test_rules),           cmocka_unit_test(test_exit_share),
-        cmocka_unit_test(test_decided_by_seed),
+        cmocka_unit_test(test_decided_by_seed), cmocka_unit_test(test_many_rules),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
