@@ -204,22 +204,36 @@ void moshi_ear_skip(struct mt_ear *ear)
     ear->n_rows = 0;
 }
 
+/* The rows of n frames that were heard: all at once, then each to its ear. */
+static void embed(struct moshi *o, struct mt_ear **ears, int n)
+{
+    const struct mt_ops *op = o->main.be->ops;
+    int books = mt_mimi_codebooks(o->codec), streams = 1 + o->cfg.n_q;
+
+    for (int i = 0; i < n; i++) {
+        struct moshi_ear *ear = (struct moshi_ear *)ears[i];
+
+        o->pos[i] = ear->streams.step;
+        moshi_streams_begin(&ear->streams, o->calls->heard + (int64_t)i * books, ear->input);
+        memcpy(o->input + (int64_t)i * streams, ear->input, (size_t)streams * sizeof(*o->input));
+    }
+    moshi_embed_codes(o, o->main.x, o->input, o->pos, n);
+    for (int i = 0; i < n; i++) {
+        op->gather(o->main.be, ears[i]->rows, mt_rows_from(o->main.x, i), o->iota, 1);
+        ears[i]->n_rows = 1;
+    }
+}
+
 int moshi_encode(struct mt_model *m, struct mt_ear **ears, int n)
 {
     struct moshi *o = m->own;
-    struct moshi_calls *c = o->calls;
-    int books = mt_mimi_codebooks(o->codec);
+    int most = o->calls->most;
 
-    for (int at = 0; at < n; at += c->most) {
-        int some = n - at < c->most ? n - at : c->most;
+    for (int at = 0; at < n; at += most) {
+        int some = n - at < most ? n - at : most;
+
         hear(o, ears + at, some);
-        for (int i = 0; i < some; i++) {
-            struct moshi_ear *ear = (struct moshi_ear *)ears[at + i];
-            int64_t pos = ear->streams.step;
-            moshi_streams_begin(&ear->streams, c->heard + (int64_t)i * books, ear->input);
-            moshi_embed_codes(o, ear->base.rows, ear->input, &pos, 1);
-            ear->base.n_rows = 1;
-        }
+        embed(o, ears + at, some);
     }
     return 0;
 }
