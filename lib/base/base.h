@@ -57,16 +57,18 @@ void mt_close_stdout_at_exit(void);
 /* ---- time ---- */
 
 /*
- * A clock: CLOCK_MONOTONIC, or virtual time that only moves when told. All times are ns since an
- * arbitrary start. sleep_until() on a virtual clock sets the time.
+ * A clock: CLOCK_MONOTONIC; or virtual time that only moves when told; or working time, which
+ * passes as the real one does but for sleeps: they are left out. All times are ns since an
+ * arbitrary start. sleep_until() on a virtual or working clock sets the time.
  */
 struct mt_clock {
     int64_t (*now_ns)(struct mt_clock *c);
     void (*sleep_until_ns)(struct mt_clock *c, int64_t t);
-    int64_t virtual_ns;
+    int64_t virtual_ns; /* the virtual time; of working time, what it is ahead of the real one */
 };
 struct mt_clock mt_clock_real(void);
 struct mt_clock mt_clock_virtual(int64_t start_ns);
+struct mt_clock mt_clock_working(int64_t start_ns);
 
 #define MT_NS_PER_S  INT64_C(1000000000)
 #define MT_NS_PER_MS INT64_C(1000000)

@@ -1,7 +1,8 @@
 /*
  * simulate.h: the engine under virtual time: calls that arrive, speak on their beat and hang up,
  * served by the same scheduler, pool, policies and admission as live ones, with a cost model where
- * the arithmetic was.
+ * the arithmetic was. Or with a real model: then its work takes the time that it takes, and only
+ * the waits for what callers still have to say are left out.
  */
 #ifndef MT_SIMULATE_H
 #define MT_SIMULATE_H
@@ -12,6 +13,12 @@
 
 struct mt_sim_opts {
     struct mt_cost_model cost;
+    /* NULL: the cost model. Else it answers, warmed by a frame, and cost is not looked at. */
+    struct mt_model *model;
+    /* What call i says in its frame k: pcm [n]; it may be asked again. NULL: silence. */
+    void (*sound)(void *ctx, int64_t i, int64_t k, float *pcm, int64_t n);
+    /* What callers ask for but seed and live; NULL: the defaults. */
+    const struct mt_session_opts *session;
     struct mt_engine_opts engine; /* events are the simulation's */
     int64_t sessions;             /* calls in all */
     double seconds;               /* of virtual time; calls that are left then are cut off */
@@ -36,7 +43,7 @@ struct mt_sim_opts {
 };
 
 /*
- * Totals at the end. The same options give the same records. -EINVAL, -ENOSPC with e, as
+ * Totals at the end. The same options give the same records (times of a real model apart). -EINVAL, -ENOSPC with e, as
  * mt_engine_new.
  */
 int mt_simulate(const struct mt_sim_opts *o, struct mt_engine_stats *out, struct mt_err *e);

@@ -558,6 +558,22 @@ static void test_lines_read_error(void **state)
 
 /* ---- time, memory, numbers ---- */
 
+/* Time goes by as it does, but what is slept is over at once; it never goes back. */
+static void test_working_clock(void **state)
+{
+    struct mt_clock c = mt_clock_working(5);
+    int64_t t = c.now_ns(&c), later = t + 3600 * MT_NS_PER_S;
+
+    (void)state;
+    assert_true(t >= 5 && t < later);
+    c.sleep_until_ns(&c, later);
+    t = c.now_ns(&c);
+    assert_true(t >= later && t < later + 3600 * MT_NS_PER_S);
+    c.sleep_until_ns(&c, later - 1);
+    c.sleep_until_ns(&c, 0);
+    assert_true(c.now_ns(&c) >= t);
+}
+
 static void test_clock(void **state)
 {
     struct mt_clock c = mt_clock_virtual(5), r = mt_clock_real();
@@ -629,6 +645,7 @@ int main(void)
         cmocka_unit_test(test_lines_read_error),
         cmocka_unit_test(test_lines_each),
         cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_working_clock),
         cmocka_unit_test(test_mem),
         cmocka_unit_test(test_hash_and_mix),
     };

@@ -1,6 +1,7 @@
 /*
  * test_simulate.c: the simulator: its collapse where the formula says, its latency as the cost
- * model says, the same records for the same seed, and many frames in little time.
+ * model says, the same records for the same seed, and many frames in little time; and a real model
+ * in the place of the cost model.
  */
 #include <errno.h>
 #include <math.h>
@@ -200,12 +201,94 @@ static void test_churn(void **state)
     assert_int_equal(st.blocks_used, 0);
 }
 
+/* ---- a real model ---- */
+
+enum { TALKERS = 3, BEATS = 6 };
+
+struct heard {
+    struct seen s;
+    int64_t said[TALKERS];
+    uint64_t tokens;
+};
+
+static void speak(void *ctx, int64_t call, int64_t frame, float *pcm, int64_t n)
+{
+    struct heard *h = ctx;
+
+    assert_true(frame == h->said[call] || frame == h->said[call] - 1);
+    h->said[call] = frame + 1;
+    for (int64_t i = 0; i < n; i++)
+        pcm[i] = (float)(0.2 * mt_unit(mt_mix64((uint64_t)(call * 7 + frame * n + i))) - 0.1);
+}
+
+static void on_answer(void *ctx, const struct mt_record *r)
+{
+    struct heard *h = ctx;
+
+    on_frame(ctx, r);
+    for (int i = 0; i < r->tokens_out; i++)
+        h->tokens += mt_mix64((uint64_t)r->session << 40 ^ (uint64_t)r->frame << 32 ^
+                              (uint64_t)r->tokens[i]);
+}
+
+static double thirds(void *ctx, int64_t i)
+{
+    (void)ctx;
+    return (double)i / TALKERS;
+}
+
+/*
+ * A model computes each frame that its callers say, and nobody waits for them: a beat of ten
+ * minutes would be no longer. What it says hangs on what it hears, and on how it is drawn.
+ */
+static void test_real_model(void **state)
+{
+    const struct mt_session_opts drawn = {.temperature = 1, .top_p = 1};
+    struct mt_model_opts mo = {.step_rows = 256, .want_rows = TALKERS};
+    struct mt_engine_stats st;
+    struct mt_backend *be;
+    struct mt_model *m;
+    uint64_t tokens[4];
+
+    (void)state;
+    assert_int_equal(mt_backend_open(&be, "cpu", 1, NULL), 0);
+    assert_int_equal(mt_model_open(&m, "synth:qwen2.5-omni-tiny", be, &mo, NULL), 0);
+    for (int k = 0; k < 4; k++) {
+        struct heard h = {.tokens = 0};
+        struct mt_sim_opts o = plant(&h.s, "unbounded", TALKERS, 1e4);
+
+        o.cost = (struct mt_cost_model){.steps = 0}; /* not looked at */
+        o.model = m;
+        o.live = false; /* whatever this machine has to do besides */
+        o.engine.answer_tokens = 3;
+        o.engine.step_tokens = 256;
+        o.engine.max_sessions = TALKERS;
+        o.engine.frame_ns = 2 * MT_NS_PER_S;
+        h.s.length_s = 2 * BEATS;
+        o.phase = thirds;
+        o.frame = on_answer;
+        o.sound = k == 1 ? NULL : speak;
+        o.session = k == 2 ? &drawn : NULL;
+        run(&o, &st);
+        assert_int_equal(h.s.frames, TALKERS * BEATS);
+        assert_int_equal(h.s.by_status[MT_OK] + h.s.by_status[MT_LATE], h.s.frames);
+        assert_int_equal(st.tokens_out, 3 * h.s.frames);
+        for (int i = 0; i < TALKERS; i++)
+            assert_int_equal(h.said[i], k == 1 ? 0 : BEATS);
+        tokens[k] = h.tokens;
+    }
+    assert_true(tokens[0] == tokens[3]);
+    assert_true(tokens[0] != tokens[1] && tokens[0] != tokens[2]);
+    mt_model_close(&m);
+    mt_backend_close(&be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collapse), cmocka_unit_test(test_window),
         cmocka_unit_test(test_resident), cmocka_unit_test(test_seed),
-        cmocka_unit_test(test_churn),
+        cmocka_unit_test(test_churn),    cmocka_unit_test(test_real_model),
     };
 
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
