@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#define RING_BYTES ((size_t)4 << 20)
+#define RING_BYTES ((size_t)8 << 20)
 
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
 {
@@ -437,6 +437,7 @@ extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_
     mt_cuda_masses(&c->ops);
     mt_cuda_encoders(&c->ops);
     mt_cuda_codecs(&c->ops);
+    mt_cuda_mels(&c->ops);
     mt_cuda_mixtures(&c->ops);
     mt_cuda_samples(&c->ops);
     if (!complete(&c->ops)) {
