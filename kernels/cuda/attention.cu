@@ -176,7 +176,7 @@ static int64_t parts_of(const struct call &k, const struct share &s)
 static void launch_kind(struct mt_cuda *c, struct call k, const struct tile *tile,
                         const struct share &s, int kind)
 {
-    int64_t room = (int64_t)c->n_parts / parts_of(k, s);
+    int64_t room = (int64_t)MT_CUDA_PARTS / parts_of(k, s);
     bool apart = !is_wide(kind);
 
     if (kind ==
@@ -185,8 +185,8 @@ static void launch_kind(struct mt_cuda *c, struct call k, const struct tile *til
                 (int64_t)s.tiles * k.kv.heads < 4 * (int64_t)c->processors;
     if (apart) {
         k.pieces = (int)s.pieces;
-        k.stat = c->parts;
-        k.part = c->parts + 2 * s.pieces * k.kv.heads * (s.queries < room ? s.queries : room);
+        k.stat = c->lane->parts;
+        k.part = c->lane->parts + 2 * s.pieces * k.kv.heads * (s.queries < room ? s.queries : room);
     }
     for (int t0 = 0, t1; t0 < s.tiles; k.tile += t1 - t0, t0 = t1) {
         for (t1 = t0 + 1; t1 < s.tiles && (tile[t1].at || !apart); t1++)
@@ -213,7 +213,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         least = INT64_MAX; /* a piece a warp has more to do at once */
     for (int kind = 0; kind < KINDS; kind++) {
         share[kind] = share_of(NULL, kv, b, k.group, kind, least, INT64_MAX);
-        room[kind] = (int64_t)c->n_parts / parts_of(k, share[kind]);
+        room[kind] = (int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]);
         n += share[kind].tiles;
         if (share[kind].tiles && kind != PLAIN && !is_wide(kind) &&
             (room[kind] < TILE || share[kind].pieces > 65535)) {

@@ -54,8 +54,11 @@ struct float4 {
 
 /* ---- running ---- */
 
-/* fn with what lies at arg, now, or when the graph that is being captured is launched. */
-void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes);
+typedef struct emu_stream *cudaStream_t;
+
+/* fn with what lies at arg, on the stream, or in the graph that is being captured from it. */
+void emu_kernel(cudaStream_t s, dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg,
+                size_t bytes);
 void *emu_shared(void);
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffff);
@@ -68,9 +71,10 @@ template <class F> static inline void emu_call(void *f)
     (*(F *)f)();
 }
 
-template <class F> static inline void emu_launch(dim3 grid, dim3 block, size_t shared, F f)
+template <class F>
+static inline void emu_launch(cudaStream_t s, dim3 grid, dim3 block, size_t shared, F f)
 {
-    emu_kernel(grid, block, shared, emu_call<F>, &f, sizeof(f));
+    emu_kernel(s, grid, block, shared, emu_call<F>, &f, sizeof(f));
 }
 
 template <class T> static inline T emu_from(const uint64_t *all, unsigned lane)
@@ -212,7 +216,6 @@ enum cudaMemcpyKind {
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
-typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
@@ -254,41 +257,24 @@ static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr, int)
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
 {
-    *s = NULL;
+    *least = 0;
+    *most = -5;
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamDestroy(cudaStream_t)
-{
-    return cudaSuccess;
-}
-
+/* When what is on a stream is done: enum emu_order. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int);
+cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned);
+cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
+cudaError_t cudaEventSynchronize(cudaEvent_t);
 
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
-{
-    *e = NULL;
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventDestroy(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
-{
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-/* What is captured is kept with its arguments, as they are, and done at each launch. */
+/* What is captured is kept with its arguments, as they are, and queued at each launch. */
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 typedef struct emu_graph *cudaGraph_t;
 typedef struct emu_graph *cudaGraphExec_t;
