@@ -43,10 +43,12 @@ struct attend_part {
     float *stat, *out;
 };
 
+/* Where keys are; queries, a tile, weights. All of what a block has: nothing is beside it. */
 static inline size_t attend_shared(int hd)
 {
-    return (size_t)(ATTEND_QUERIES * hd + ATTEND_KEYS * (hd + 1) + ATTEND_QUERIES * ATTEND_KEYS) *
-           sizeof(float);
+    return ATTEND_KEYS * sizeof(struct attend_key) +
+           (size_t)(ATTEND_QUERIES * hd + ATTEND_KEYS * (hd + 1) + ATTEND_QUERIES * ATTEND_KEYS) *
+               sizeof(float);
 }
 
 /* A softmax in progress over E * 32 elements: lane l has l, l + 32... */
@@ -147,9 +149,9 @@ MT_DEV void attend_load(float *tile, const S &s, const struct attend_key *key, b
 template <int E, class S> MT_DEV void attend(const S &s, int z0, int z1, bool apart)
 {
     MT_SHARED_BYTES(bytes);
-    __shared__ struct attend_key key[ATTEND_KEYS];
     int hd = s.hd, stride = hd + 1, warp = (int)threadIdx.x / 32, lane = (int)dev_lane();
-    float *q = (float *)bytes, *tile = q + ATTEND_QUERIES * hd;
+    struct attend_key *key = (struct attend_key *)bytes;
+    float *q = (float *)(key + ATTEND_KEYS), *tile = q + ATTEND_QUERIES * hd;
     float *weight = tile + ATTEND_KEYS * stride, scale = 1 / sqrtf((float)hd);
     struct attend_sum<E> all[ATTEND_EACH];
     int loaded = -1;

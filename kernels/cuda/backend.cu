@@ -22,6 +22,15 @@ bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
     return !c->failed;
 }
 
+cudaError_t mt_cuda_here(const struct mt_cuda *c)
+{
+    static __thread int here = -1; /* all that this process says to the runtime is said here */
+    cudaError_t rc = here == c->device ? cudaSuccess : cudaSetDevice(c->device);
+
+    here = rc == cudaSuccess ? c->device : here;
+    return rc;
+}
+
 /* ---- the ring ---- */
 
 cudaStream_t mt_cuda_stream(struct mt_cuda *c)
@@ -414,7 +423,7 @@ static int lane_open(struct mt_cuda *c, struct mt_lane *l, int priority)
 
 static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
 {
-    int n = 0, rc, least = 0, most = 0;
+    int n = 0, rc, major = 0, least = 0, most = 0;
     cudaError_t ready = cudaGetDeviceCount(&n);
 
     if (ready == cudaErrorInsufficientDriver)
@@ -426,7 +435,13 @@ static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
                           ready == cudaSuccess ? "none is there" : cudaGetErrorString(ready));
     if (device >= n)
         return mt_err_set(e, -ENODEV, "--backend cuda: device %d: this machine has %d", device, n);
-    if ((ready = cudaSetDevice(device)) != cudaSuccess ||
+    c->device = device;
+    ready = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (ready == cudaSuccess && major < 8) /* it has no bf16, and this build no code for it */
+        return mt_err_set(e, -ENODEV,
+                          "--backend cuda: device %d: compute capability %d, 8 is needed", device,
+                          major);
+    if (ready != cudaSuccess || (ready = mt_cuda_here(c)) != cudaSuccess ||
         (ready = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, device)) !=
             cudaSuccess ||
         (ready = cudaDeviceGetStreamPriorityRange(&least, &most)) != cudaSuccess)

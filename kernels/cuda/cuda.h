@@ -90,7 +90,7 @@ struct mt_stage {
 
 #include "kernels/cuda/tape.h"
 
-enum { MT_CUDA_SHARED = 4 };
+enum { MT_CUDA_SHARED = 4, MT_CUDA_HEAD = 512 /* the widest that attention holds */ };
 
 /*
  * A queue of work, and all that its operations keep for themselves: two lanes run side by side, so
@@ -145,7 +145,7 @@ struct mt_cuda {
      * for.
      */
     bool visible;
-    int processors;
+    int device, processors;
     bool failed;
     struct mt_held *held;
     /* weights: memory.cu */
@@ -159,13 +159,22 @@ struct mt_cuda {
     /* experts' gated rows: of one call at a time, as large as the largest */
     void *between;
     size_t between_bytes;
+    /* how fast pairs of a head of turn_hd elements turn, by a base: the last that was asked for */
+    double turn[MT_CUDA_HEAD / 2 + 1], turn_base;
+    int turn_hd;
 };
 
 #define MT_CUDA_PARTS     ((size_t)16 << 20) /* floats */
 #define MT_CUDA_WORKSPACE ((size_t)32 << 20)
 
+/* The calling thread's device is c's from now on; it began with device 0, whoever opened c. */
+cudaError_t mt_cuda_here(const struct mt_cuda *c);
+
+/* For who is about to use it. */
 static inline struct mt_cuda *cuda_of(struct mt_backend *be)
 {
+    if (be)
+        mt_cuda_here((struct mt_cuda *)be);
     return (struct mt_cuda *)be;
 }
 

@@ -6,7 +6,8 @@
  * Products are tiles of tensor cores (tiles.cu): one launch for gates and ups, one for downs, over
  * a list of tiles that the sort leaves on the device; x and what is between are of 16 bits. With
  * `exact`, and for weights that have no tiles, products are linear.cu's, of f32: a launch each for
- * gates, ups and downs. A pair's row of scratch is [x, later down's result | gate | up] then.
+ * gates, ups and downs, or for downs alone. A pair's row of scratch is [x, later down's result |
+ * gate | up] then.
  */
 #include "kernels/cuda/tiles.h"
 
@@ -21,7 +22,7 @@ struct mt_experts {
     int *expert, *pair;   /* [max_rows][top]: a row's experts, and where they stand */
     int *row;             /* [max_rows * top]: the row of each pair, in order */
     float *weight;        /* [max_rows][top] */
-    int type, down_type;  /* of all gates and ups, and of all downs, where there are tiles; or -1 */
+    int type, down_type;  /* of all gates and ups, and of all downs, where there are tiles, or -1 */
     struct mt_tile *tile; /* of a call, and how many */
     int *tiles;
 };
@@ -145,18 +146,18 @@ MT_DEV bool before(float a, int i, float b, int j)
 }
 
 /*
- * Row r by one warp. Each of `top` rounds takes the best of those behind the one before. A row with
- * a logit that is no number gets weights that are none.
+ * Row r by one warp. Each of `top` rounds takes the best of those behind the one before; what is
+ * not behind the last one then is written by number. A row with a logit that is no number gets
+ * weights that are none.
  */
 MT_DEV void route_row(const struct routing &t, struct mt_rows logits, int64_t r)
 {
-    int lane = (int)dev_lane(), last = -1;
+    int lane = (int)dev_lane(), last = -1, have = 0;
     float top = INFINITY, least = INFINITY;
     double sum = 0;
     bool bad = false;
     const float *logit = logits.data + r * logits.stride;
-    int *id = t.expert + r * t.top;
-    float *w = t.weight + r * t.top;
+
     for (int k = 0; k < t.top; k++) {
         float best = -INFINITY;
         int at = INT_MAX;
@@ -187,18 +188,7 @@ MT_DEV void route_row(const struct routing &t, struct mt_rows logits, int64_t r)
         last = at;
         if (t.norm)
             sum += exp((double)best - top);
-        if (lane == 0) { /* among those before it, by number; the logit for now */
-            int to = k;
-
-            for (; to > 0 && id[to - 1] > at; to--) {
-                id[to] = id[to - 1];
-                w[to] = w[to - 1];
-            }
-            id[to] = at;
-            w[to] = best;
-        }
     }
-    __syncwarp();
     if (!t.norm) {
         for (int e = lane; e < t.n; e += 32)
             sum += exp((double)logit[e] - top);
@@ -206,8 +196,20 @@ MT_DEV void route_row(const struct routing &t, struct mt_rows logits, int64_t r)
     }
     if (__ballot_sync(MT_FULL, bad))
         sum = NAN;
-    for (int k = lane; k < t.top; k += 32)
-        w[k] = (float)(exp((double)w[k] - top) / sum);
+    for (int e0 = 0; e0 < t.n; e0 += 32) {
+        int e = e0 + lane;
+        float v = e < t.n && logit[e] == logit[e] ? logit[e] : -INFINITY;
+        bool taken = e < t.n && !before(least, last, v, e);
+        unsigned set = __ballot_sync(MT_FULL, taken);
+
+        if (taken) {
+            int64_t to = r * t.top + have + __popc(set & ((1u << lane) - 1));
+
+            t.expert[to] = e;
+            t.weight[to] = (float)(exp((double)v - top) / sum);
+        }
+        have += __popc(set);
+    }
 }
 
 /* A block a row; its other warps, if there are any, round the row of x. */
@@ -311,47 +313,51 @@ static __global__ void combine_pairs(struct mt_rows out, struct mt_rows part,
     out.data[r * out.stride + col] = sum;
 }
 
-/* Gates, ups and downs of all pairs in f32: the results are in the first columns of scratch. */
+/*
+ * Gates, ups and downs of all pairs: the results are in the first columns of scratch. tiled: gates
+ * and ups are, of the rows that the lane's cast has, and downs if they can be.
+ */
 static void products(struct mt_backend *be, const struct mt_experts *ex, struct mt_rows x,
-                     struct mt_rows scratch, int pairs)
+                     struct mt_rows scratch, int pairs, bool tiled, enum mt_tiling tiling)
 {
     struct mt_cuda *c = cuda_of(be);
     struct mt_rows part = mt_rows_cols(scratch, 0, x.width);
     struct mt_rows gate = mt_rows_cols(scratch, x.width, ex->inner);
     struct mt_rows up = mt_rows_cols(scratch, x.width + ex->inner, ex->inner);
-
-    MT_LAUNCH(c, gather_pairs, (unsigned)pairs * mt_blocks(x.width, 256), 256, 0, part, x, ex->row);
-    mt_cuda_grouped(c, gate, part, ex->mats, ex->first, ex->n, ex->inner);
-    mt_cuda_grouped(c, up, part, ex->mats + ex->n, ex->first, ex->n, ex->inner);
-    mt_cuda_gated(be, gate, gate, up, pairs);
-    mt_cuda_grouped(c, part, gate, ex->mats + 2 * ex->n, ex->first, ex->n, ex->width);
-}
-
-/* The same of 16 bits; the lane's cast has x. */
-static void tiled_products(struct mt_cuda *c, const struct mt_experts *ex, struct mt_rows scratch,
-                           int pairs, enum mt_tiling tiling)
-{
+    bool both = tiled && ex->down_type >= 0;
     struct mt_product p = {};
 
-    p.w = ex->mats;
-    p.up = ex->mats + ex->n;
-    p.cols = ex->inner;
-    p.k = ex->width;
-    p.x = (const uint16_t *)c->lane->cast;
-    p.row = ex->row;
     p.tile = ex->tile;
     p.tiles = ex->tiles;
     p.most = (int)most_tiles(ex->n, pairs, mt_cuda_tile_rows(tiling));
-    p.gated = (uint16_t *)c->between;
-    p.bf16 = ex->down_type != MT_F16;
-    mt_cuda_tiles(c, &p, ex->type, tiling);
+    if (tiled) {
+        p.w = ex->mats;
+        p.up = ex->mats + ex->n;
+        p.cols = ex->inner;
+        p.k = ex->width;
+        p.x = (const uint16_t *)c->lane->cast;
+        p.row = ex->row;
+        p.out = gate;
+        p.gated = both ? (uint16_t *)c->between : NULL;
+        p.bf16 = ex->down_type != MT_F16;
+        mt_cuda_tiles(c, &p, ex->type, tiling);
+    } else {
+        MT_LAUNCH(c, gather_pairs, (unsigned)pairs * mt_blocks(x.width, 256), 256, 0, part, x,
+                  ex->row);
+        mt_cuda_grouped(c, gate, part, ex->mats, ex->first, ex->n, ex->inner);
+        mt_cuda_grouped(c, up, part, ex->mats + ex->n, ex->first, ex->n, ex->inner);
+        mt_cuda_gated(be, gate, gate, up, pairs);
+    }
+    if (!both) {
+        mt_cuda_grouped(c, part, gate, ex->mats + 2 * ex->n, ex->first, ex->n, ex->width);
+        return;
+    }
     p.w = ex->mats + 2 * ex->n;
     p.up = NULL;
     p.cols = ex->width;
     p.k = ex->inner;
     p.x = p.gated;
     p.row = NULL;
-    p.gated = NULL;
     p.out = scratch;
     mt_cuda_tiles(c, &p, ex->down_type, tiling);
 }
@@ -364,8 +370,8 @@ static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     struct routing t = {ex->n,    ex->top, ex->norm,   ex->first, ex->expert,
                         ex->pair, ex->row, ex->weight, ex->tile,  ex->tiles};
     int pairs = n * ex->top;
-    bool tiled = !c->exact && ex->type >= 0 && ex->down_type >= 0 &&
-                 (size_t)n * (size_t)x.width * 2 <= c->lane->cast_bytes;
+    bool tiled =
+        !c->exact && ex->type >= 0 && (size_t)n * (size_t)x.width * 2 <= c->lane->cast_bytes;
     enum mt_dtype half = ex->type == MT_F16 ? MT_F16 : MT_BF16;
     bool rounded = tiled && mt_cuda_cast_has(c, x, n, half);
     enum mt_tiling tiling = pairs / ex->n < WIDE_FROM ? MT_NARROW : MT_WIDE;
@@ -379,10 +385,7 @@ static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     MT_SHARED_ROOM(c, group_pairs, shared);
     MT_LAUNCH(c, group_pairs, 1, threads < 1024 ? threads : 1024, shared, t, n,
               mt_cuda_tile_rows(tiling));
-    if (tiled)
-        tiled_products(c, ex, scratch, pairs, tiling);
-    else
-        products(be, ex, x, scratch, pairs);
+    products(be, ex, x, scratch, pairs, tiled, tiling);
     MT_LAUNCH(c, combine_pairs, (unsigned)n * mt_blocks(out.width, 256), 256, 0, out, scratch,
               residual, t);
 }

@@ -124,7 +124,7 @@ static int memory(struct mt_backend *be, int64_t *left, int64_t *all)
 {
     size_t free_bytes, total;
 
-    (void)be;
+    cuda_of(be);
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
         return -ENODEV;

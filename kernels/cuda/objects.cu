@@ -303,7 +303,7 @@ static int kv_new(struct mt_backend *be, struct mt_kv **out, const struct mt_kv_
     *out = NULL;
     if (block < 0 || n_blocks < 1)
         return -EINVAL;
-    if (s->head_dim > 512) /* what attention holds */
+    if (s->head_dim > MT_CUDA_HEAD)
         return -ENOTSUP;
     if (n_blocks > INT32_MAX || __builtin_mul_overflow(block, n_blocks, &bytes) ||
         !(kv = (struct mt_kv *)calloc(1, sizeof(*kv))))

@@ -140,6 +140,17 @@ static __global__ void rope_rows(struct mt_dkv kv, struct mt_dbatch b, struct mt
     }
 }
 
+/* Of hd / 2 pairs and one more, so that there is one; all layers of a step ask for the same. */
+static const double *frequencies(struct mt_cuda *c, double base, int hd)
+{
+    if (c->turn_base != base || c->turn_hd != hd)
+        for (int i = 0; i <= hd / 2; i++)
+            c->turn[i] = pow(base, -2.0 * i / hd);
+    c->turn_base = base;
+    c->turn_hd = hd;
+    return c->turn;
+}
+
 static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, struct mt_rope rope,
                         const struct mt_batch *b, struct mt_rows q, struct mt_rows q_sink,
                         struct mt_rows k, struct mt_rows v)
@@ -154,8 +165,7 @@ static void rope_append(struct mt_backend *be, struct mt_kv *kv, int layer, stru
 
     if (b->n_rows < 1 || !mt_cuda_batch(c, kv, b, bytes, &d) || !mt_stage_new(c, &s, bytes))
         return;
-    for (int i = 0; i <= half; i++) /* one more than turns: all that goes up is compared */
-        ((double *)s.host)[i] = pow(rope.base, -2.0 * i / hd);
+    memcpy(s.host, frequencies(c, rope.base, hd), bytes);
     mt_stage_share(c, &s);
     MT_LAUNCH(c, rope_rows, (unsigned)b->n_rows, THREADS, shared, mt_dkv_of(kv, layer), d, q,
               q_sink, k, v, (const double *)s.dev, rope.kind != MT_ROPE_NONE, t,

@@ -243,13 +243,18 @@ MT_DEV int nth(const struct row &r, unsigned key, u64 m)
     u64 before = 0;
     for (int i = 0; i < warp; i++)
         before += part[i];
-    if (before < m && before + have >= m) /* one warp; its first lane looks for it */
-        if (dev_lane() == 0)
-            for (int i = first; i < end; i++)
-                if (key_of(r.l[i]) == key && ++before == m) {
-                    found = i;
-                    break;
-                }
+    if (before < m && before + have >= m) /* one warp, 32 at a time */
+        for (int i = first; i < end; i += 32) {
+            int at = i + (int)dev_lane();
+            bool mine = at < end && key_of(r.l[at]) == key;
+            unsigned set = __ballot_sync(MT_FULL, mine), up_to = MT_FULL >> (31 - dev_lane());
+
+            if (mine && before + (u64)__popc(set & up_to) == m)
+                found = at;
+            before += (u64)__popc(set);
+            if (before >= m)
+                break;
+        }
     __syncthreads();
     return found;
 }

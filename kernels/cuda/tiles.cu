@@ -275,7 +275,7 @@ template <class T> MT_DEV void gather_parts(float (*sum)[T::nt][4], char *bytes,
 /* Columns of a block. */
 template <class T> static __host__ __device__ inline int columns(const struct mt_product &p)
 {
-    return p.gated ? T::cols / 2 : T::cols;
+    return p.up ? T::cols / 2 : T::cols;
 }
 
 /* Grid: tiles times blocks of columns, and what `most` has more; neighbours share their columns. */
@@ -284,7 +284,7 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
     multiply_tiles(struct mt_product p)
 {
     MT_SHARED_BYTES(bytes);
-    const bool gated = p.gated;
+    const bool gated = p.up;
     struct begins<T> &at = *(struct begins<T> *)bytes;
     char *stages = bytes + sizeof(at);
     int tiles = p.tiles ? *p.tiles : p.most, warp = (int)threadIdx.x / 32;
@@ -347,9 +347,13 @@ static __global__ void __launch_bounds__(T::threads, T::threads > 128 ? 2 : 1)
             if (gated) {
                 float v = sum[0][n][i], h = v / (1 + expf(-v)) * sum[1][n][i];
 
-                if (col < p.cols)
+                if (col >= p.cols)
+                    continue;
+                if (p.gated)
                     p.gated[(int64_t)(tile.row + row) * p.cols + col] =
                         p.bf16 ? dev_to_bf16(h) : dev_to_f16(h);
+                else
+                    p.out.data[(tile.row + row) * p.out.stride + col] = h;
                 continue;
             }
 #pragma unroll

@@ -21,9 +21,9 @@ enum mt_tiling {
     MT_SPLIT_WIDE, /* up to 64 */
 };
 
-/* out = act(x W^T + bias) + residual; gated: out = silu(x W^T) * (x U^T) as 16-bit numbers. */
+/* out = act(x W^T + bias) + residual; with U: silu(x W^T) * (x U^T), to `gated` or to out. */
 struct mt_product {
-    /* On the device, of each tile's matrix W; NULL: `one`, of all rows. up: U, gated only. */
+    /* On the device, of each tile's matrix W; NULL: `one`, of all rows. up: U, or NULL. */
     const struct mt_dmat *w, *up;
     struct mt_dmat one;
     int cols, k;       /* columns of the product; elements of a sum */
@@ -35,7 +35,7 @@ struct mt_product {
     int n, most;
     struct mt_rows out;
     struct epilogue end;
-    uint16_t *gated; /* [rows][cols], dense; NULL: not gated */
+    uint16_t *gated; /* [rows][cols], dense, of 16 bits; NULL: to out, as f32 */
     bool bf16;       /* what gated numbers are: bf16, not f16 */
 };
 

@@ -25,6 +25,7 @@ struct emu_faults {
     int no_product; /* … none at all */
     int no_capture, no_replay;
     unsigned deaf; /* streams, a bit each in the order they were made, that wait for no event */
+    int old_card;  /* it has no bf16 */
 };
 extern struct emu_faults emu_faults;
 

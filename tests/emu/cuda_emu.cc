@@ -426,6 +426,21 @@ static struct emu_stream *streams;
 static struct emu_graph *capturing;
 static struct emu_stream *captured;
 
+static thread_local int current = -1;
+
+cudaError_t cudaSetDevice(int device)
+{
+    current = device;
+    return cudaSuccess;
+}
+
+/* A thread would have device 0, but a stream is another's perhaps. */
+static void chosen(void)
+{
+    if (current < 0)
+        bug("a thread that has not said which device it means");
+}
+
 static struct node *node_copy(const struct node *n)
 {
     struct node *copy = (struct node *)malloc(sizeof(*copy));
@@ -466,7 +481,7 @@ static void advance(struct emu_stream *s)
 }
 
 /* Whose work is done next, where somebody waits for s. */
-static struct emu_stream *chosen(struct emu_stream *s)
+static struct emu_stream *lucky(struct emu_stream *s)
 {
     static unsigned lot = 1;
     struct emu_stream *found = s;
@@ -488,7 +503,7 @@ static struct emu_stream *chosen(struct emu_stream *s)
 static void work_off(struct emu_stream *s, uint64_t until)
 {
     while (s->done < until)
-        advance(chosen(s));
+        advance(lucky(s));
 }
 
 static void work_off_all(void)
@@ -511,6 +526,7 @@ static void append(struct emu_stream *s, const struct node *n)
 
 static void on_stream(cudaStream_t s, const struct node &n)
 {
+    chosen();
     if (!capturing) {
         emu_count.launches += n.kernel;
         append(s, &n);
@@ -538,6 +554,7 @@ static void on_stream(cudaStream_t s, void (*fn)(void *), T what, bool down = fa
 /* What no graph can hold. */
 static cudaError_t outside(void)
 {
+    chosen();
     if (!capturing)
         return cudaSuccess;
     capturing->broken = true;
@@ -648,6 +665,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
+    chosen();
     if (emu_faults.no_replay)
         return cudaErrorInvalidValue;
     emu_count.graphs++;
@@ -706,6 +724,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
+    chosen();
     *left = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
     *all = (size_t)sysconf(_SC_PHYS_PAGES) * page;
     return cudaSuccess;
@@ -713,6 +732,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
+    chosen();
     emu_count.allocations++;
     *p = malloc(bytes);
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -821,6 +841,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 {
     bool cut = p->schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
 
+    chosen();
     emu_count.questions++;
     *n = 0;
     if (emu_faults.no_product || (emu_faults.no_bias && op->bias))

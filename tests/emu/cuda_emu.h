@@ -5,7 +5,8 @@
  * the backend calls, over plain memory, and a cuBLAS of loops.
  *
  * Stricter than a device: a barrier that not all threads of the block (the warp) reach, and a
- * shuffle in a warp that some threads have left, end the program. Warps and lanes run forward in
+ * shuffle in a warp that some threads have left, end the program; so does a thread of the host that
+ * uses the card without having said which it means. Warps and lanes run forward in
  * one launch and backward in the next, so that a missing barrier shows; shared memory begins as
  * NaN.
  */
@@ -215,7 +216,7 @@ enum cudaMemcpyKind {
 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
 typedef struct emu_event *cudaEvent_t;
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
@@ -246,14 +247,12 @@ static inline cudaError_t cudaGetDeviceCount(int *n)
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaSetDevice(int)
-{
-    return cudaSuccess;
-}
+cudaError_t cudaSetDevice(int device);
 
-static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr, int)
+/* Few processors, so that small tests split their work and do not. */
+static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr what, int)
 {
-    *v = 4; /* few, so that small tests split their work and do not */
+    *v = what == cudaDevAttrMultiProcessorCount ? 4 : emu_faults.old_card ? 7 : 9;
     return cudaSuccess;
 }
 

@@ -3,7 +3,9 @@
  * what it asks of cuBLASLt. Counted by the emulation; what the operations compute is the other
  * tests' matter.
  */
+#include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -190,6 +192,114 @@ static void test_algorithms(void **state)
     assert_true(others > 0); /* else the stand-in shows nothing */
 }
 
+/* ---- experts ---- */
+
+/* What a call of few rows launches. */
+static int launches_of(enum mt_dtype gates, enum mt_dtype downs)
+{
+    enum { N = 2, W = 256 };
+    const enum mt_dtype type[3] = {gates, gates, downs};
+    struct mt_mat *m[3][N];
+    struct mt_rows x, logits, out, scratch;
+    struct mt_backend *be;
+    struct mt_experts *ex;
+    void *zeros;
+
+    assert_int_equal(mt_cuda_open(&be, "", NULL), 0);
+    zeros = calloc(W, (size_t)mt_dtype_row_bytes(MT_F32, W));
+    assert_non_null(zeros);
+    for (int i = 0; i < 3 * N; i++) {
+        const struct mt_bytes b = {zeros, type[i / N], W, W, false};
+
+        assert_int_equal(be->ops->mat_new(be, &m[i / N][i % N], &b), 0);
+    }
+    const struct mt_expert_set set = {N, 1, true, m[0], m[1], m[2]};
+    assert_int_equal(be->ops->experts_new(be, &ex, &set, 3), 0);
+    assert_int_equal(be->ops->rows_new(be, &x, 3, W), 0);
+    assert_int_equal(be->ops->rows_new(be, &logits, 3, N), 0);
+    assert_int_equal(be->ops->rows_new(be, &out, 3, W), 0);
+    assert_int_equal(be->ops->rows_new(be, &scratch, 3, 3 * W), 0);
+    emu_count = (struct emu_count){0};
+    be->ops->experts(be, out, x, logits, ex, MT_NO_ROWS, scratch, 3);
+    int launches = emu_count.launches;
+    be->ops->experts_free(be, ex);
+    for (int i = 0; i < 3 * N; i++)
+        be->ops->mat_free(be, m[i / N][i % N]);
+    be->ops->rows_free(be, &x);
+    be->ops->rows_free(be, &logits);
+    be->ops->rows_free(be, &out);
+    be->ops->rows_free(be, &scratch);
+    mt_backend_close(&be);
+    free(zeros);
+    return launches;
+}
+
+/* Downs that have no tiles leave gates and ups theirs. */
+static void test_tiles_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(launches_of(MT_Q4_K, MT_Q4_K), 5);
+    assert_int_equal(launches_of(MT_Q4_K, MT_Q6_K), 5);
+    assert_int_equal(launches_of(MT_Q6_K, MT_Q4_K), 8);
+}
+
+/* ---- threads ---- */
+
+/* A row that goes up, is doubled and comes back, and how much memory there is. */
+static void *use(void *arg)
+{
+    static const float x[3] = {1, 2, 3}, two[3] = {2, 2, 2};
+    const struct mt_bytes b = {two, MT_F32, 1, 3, false};
+    struct mt_backend *be = arg;
+    int64_t left = 0, all = 0;
+    struct mt_rows r, out;
+    struct mt_mat *w;
+    float y[3];
+
+    assert_int_equal(be->ops->memory(be, &left, &all), 0);
+    assert_true(left > 0 && left <= all);
+    assert_int_equal(be->ops->rows_new(be, &r, 1, 3), 0);
+    assert_int_equal(be->ops->rows_new(be, &out, 1, 3), 0);
+    assert_int_equal(be->ops->mat_new(be, &w, &b), 0);
+    be->ops->rows_put(be, r, x, 1);
+    be->ops->scaled_add(be, out, r, w, 1);
+    be->ops->rows_get(be, y, out, 1);
+    for (int i = 0; i < 3; i++)
+        assert_true(y[i] == 2 * x[i]);
+    be->ops->mat_free(be, w);
+    be->ops->rows_free(be, &r);
+    be->ops->rows_free(be, &out);
+    return NULL;
+}
+
+/* Who opened it is not who uses it: each thread says for itself which device it means. */
+static void test_threads(void **state)
+{
+    struct mt_backend *be;
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "device=0", NULL), 0);
+    assert_int_equal(pthread_create(&t, NULL, use, be), 0);
+    pthread_join(t, NULL);
+    use(be);
+    mt_backend_close(&be);
+}
+
+/* A card that this build has no code for is refused, not found out by the first launch. */
+static void test_old_card(void **state)
+{
+    struct mt_backend *be = NULL;
+    struct mt_err e = {0};
+
+    (void)state;
+    emu_faults.old_card = 1;
+    assert_int_equal(mt_cuda_open(&be, "", &e), -ENODEV);
+    emu_faults.old_card = 0;
+    assert_null(be);
+    assert_non_null(strstr(e.text, "compute capability 7, 8 is needed"));
+}
+
 /* ---- graphs ---- */
 
 /* Sessions that come, talk and go, with windows of CHURN_BLOCKS - 1 blocks and a block of sinks. */
@@ -353,7 +463,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),      cmocka_unit_test(test_mixture),
         cmocka_unit_test(test_algorithms), cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_company),    cmocka_unit_test(test_tiles_alone),
+        cmocka_unit_test(test_threads),    cmocka_unit_test(test_old_card),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,8 @@
  * the law. Every record is counted, each one that can be placed lies in exactly one tick, the cap
  * stays where it belongs.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include "control/agent.h"
 #include "wire/wire.h"
 
@@ -10,19 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 struct loop {
     struct mt_ticks ticks;
     struct mt_admit law;
     int64_t records, due;
 };
-
-static void must(bool good)
-{
-    if (!good)
-        abort();
-}
 
 static void advance(struct loop *l)
 {

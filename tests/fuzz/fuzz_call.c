@@ -3,48 +3,26 @@
  * behind a true head, as the state of a session, and as that of the sound on its way there. What is
  * refused says why on one line; what is taken can be saved again, and goes on.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include "wire/callfile.h"
 #include "wire/intake.h"
-
-#include "engine/engine.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct mt_backend *be;
 static struct mt_model *m;
 static struct mt_engine *eng;
 static struct mt_clock the_clock;
 
-static void must(bool good)
-{
-    if (!good)
-        abort();
-}
-
 static void begin(void)
 {
     const struct mt_model_opts mo = {.step_rows = 32, .want_rows = 2};
     struct mt_engine_opts o;
 
-    mt_engine_defaults(&o);
-    must(mt_policy_parse("window=40,sinks=4", &o.policy, NULL) == 0);
-    o.pool_blocks = 20;
-    o.answer_tokens = 3;
-    o.step_tokens = 32;
-    o.max_sessions = 2;
-    o.frame_ns = 200 * MT_NS_PER_MS;
+    fuzz_engine_options(&o);
     the_clock = mt_clock_virtual(INT64_C(1) << 40);
     must(mt_backend_open(&be, "cpu", 1, NULL) == 0);
     must(mt_model_open(&m, "synth:qwen2.5-omni-tiny,layers=1", be, &mo, NULL) == 0);
     must(mt_engine_new(&eng, m, &o, &the_clock, NULL) == 0);
-}
-
-static void one_line(const struct mt_err *e)
-{
-    must(e->code < 0 && e->text[0] && !strchr(e->text, '\n'));
 }
 
 static void as_state(unsigned char *data, size_t n)

@@ -3,16 +3,14 @@
  * the rest is: a message, the memory of a connection with its call, or what comes last. What is
  * refused says why on one line; a connection that is taken can be packed again.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include "engine/session.h"
 #include "wire/call.h"
 #include "wire/conn.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { SLOTS = 2 };
 /* Soon after the seeds' calls were packed. */
@@ -22,12 +20,6 @@ static struct mt_server server;
 static struct mt_server_opts opts;
 static struct mt_clock the_clock;
 static int door;
-
-static void must(bool good)
-{
-    if (!good)
-        abort();
-}
 
 static void nobody(void *ctx)
 {
@@ -42,13 +34,7 @@ static void begin(void)
     struct mt_wire_hub *hub;
     struct mt_backend *be;
 
-    mt_engine_defaults(&o);
-    must(mt_policy_parse("window=40,sinks=4", &o.policy, NULL) == 0);
-    o.pool_blocks = 20;
-    o.answer_tokens = 3;
-    o.step_tokens = 32;
-    o.max_sessions = 2;
-    o.frame_ns = 200 * MT_NS_PER_MS;
+    fuzz_engine_options(&o);
     the_clock = mt_clock_virtual(NOW_NS);
     must(mt_wire_hub_new(&hub) == 0);
     o.events = mt_wire_hub_events(hub);
@@ -63,11 +49,6 @@ static void begin(void)
     must(server.conns && mt_worker_init(w, SLOTS, NULL) == 0);
     must(uv_loop_init(&server.loop) == 0);
     must((door = socket(AF_INET, SOCK_STREAM, 0)) >= 0 && listen(door, 1) == 0);
-}
-
-static void one_line(const struct mt_err *e)
-{
-    must(e->code < 0 && e->text[0] && !strchr(e->text, '\n'));
 }
 
 static void as_message(const char *text, size_t n)

@@ -3,24 +3,18 @@
  * refusal says why on one line; the same bytes in two pieces say the same; what is understood can
  * be written and read back.
  */
+#include "tests/fuzz/fuzz.h"
+
 #include "wire/wire.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 struct heard {
     uint64_t hash;
     size_t payload;
 };
-
-static void must(bool good)
-{
-    if (!good)
-        abort();
-}
 
 static void as_open(json_t *msg)
 {

@@ -140,7 +140,24 @@ static inline void field_free(struct mt_backend *be, struct field *f)
     be->ops->rows_free(be, &f->all);
 }
 
-/* f32 values rounded to type t, as bytes at an odd address (a mapped file promises nothing). */
+/* Blocks of t, n bytes of them: any bits, scales of about 1/64. */
+static inline void rnd_blocks(char *p, enum mt_dtype t, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (char)rnd();
+    for (char *b = p; b < p + n; b += mt_dtype_block_bytes(t)) {
+        uint16_t h = num_to_f16(rnd_float() / 64);
+
+        memcpy(b + (t == MT_Q6_K ? 208 : 0), &h, 2);
+        if (t == MT_Q4_1 || t == MT_Q5_1 || t == MT_Q4_K || t == MT_Q5_K)
+            memcpy(b + 2, &h, 2);
+    }
+}
+
+/*
+ * f32 values rounded to type t, as bytes at an odd address (a mapped file promises nothing). Blocks
+ * that nobody makes here are any.
+ */
 static inline struct mt_bytes bytes_new(const float *src, enum mt_dtype t, int64_t rows,
                                         int64_t cols, void **own)
 {
@@ -149,8 +166,10 @@ static inline struct mt_bytes bytes_new(const float *src, enum mt_dtype t, int64
     char *p = malloc((size_t)(rows * row) + 1);
 
     assert_non_null(p);
-    for (int64_t r = 0; r < rows && !size; r++)
+    for (int64_t r = 0; r < rows && (t == MT_Q8_0 || t == MT_Q4_K); r++)
         mt_quantize_row(t, p + 1 + r * row, src + r * cols, cols);
+    if (!size && t != MT_Q8_0 && t != MT_Q4_K)
+        rnd_blocks(p + 1, t, rows * row);
     for (size_t i = 0; i < n && size; i++)
         num_encode(p + 1 + i * size, NULL, t, src + i, 1);
     *own = p;

@@ -34,14 +34,21 @@ static int open_set(struct mt_backend *be, struct mixture *m, int top, int max_r
         be, &m->ex, &(struct mt_expert_set){m->n, top, m->norm, mat[0], mat[1], mat[2]}, max_rows);
 }
 
-static void mixture_new(struct mt_backend *be, struct mixture *m, enum mt_dtype t, int max_rows)
+/* down: the type of what comes last. */
+static void mixture_of(struct mt_backend *be, struct mixture *m, enum mt_dtype t,
+                       enum mt_dtype down, int max_rows)
 {
     for (int e = 0; e < m->n; e++) {
         m->gate[e] = weight_new(be, t, m->inner, m->width);
         m->up[e] = weight_new(be, t, m->inner, m->width);
-        m->down[e] = weight_new(be, t, m->width, m->inner);
+        m->down[e] = weight_new(be, down, m->width, m->inner);
     }
     assert_int_equal(open_set(be, m, m->top, max_rows), 0);
+}
+
+static void mixture_new(struct mt_backend *be, struct mixture *m, enum mt_dtype t, int max_rows)
+{
+    mixture_of(be, m, t, t, max_rows);
 }
 
 static void mixture_free(struct mt_backend *be, struct mixture *m)
@@ -106,8 +113,8 @@ static void by_hand(const struct mixture *m, const float *x, const float *logit,
 }
 
 /* half: x is rounded to it, and what is between by those who multiply; F32: not at all. */
-static void check_half(struct mt_backend *be, enum mt_dtype t, struct mixture made, int n,
-                       bool residual, enum mt_dtype half)
+static void check_two(struct mt_backend *be, enum mt_dtype t, enum mt_dtype down,
+                      struct mixture made, int n, bool residual, enum mt_dtype half)
 {
     struct mixture *m = &made;
     float *x = rnd_floats((size_t)(n * m->width)), *logit = rnd_floats((size_t)(n * m->n));
@@ -124,7 +131,7 @@ static void check_half(struct mt_backend *be, enum mt_dtype t, struct mixture ma
     }
     for (int i = 0; i < n * m->n; i++) /* ties: the lowest numbers win */
         logit[i] = i % 3 ? logit[i] : roundf(logit[i]);
-    mixture_new(be, m, t, n);
+    mixture_of(be, m, t, down, n);
     struct field fx = field_new(be, n, m->width, x), fl = field_new(be, n, m->n, logit);
     struct field fy = field_new(be, n, m->width, res);
     struct field scratch = field_new(be, (int64_t)n * m->top, m->width + 2 * m->inner, NULL);
@@ -155,7 +162,7 @@ static void check_half(struct mt_backend *be, enum mt_dtype t, struct mixture ma
 
 static void check(struct mt_backend *be, enum mt_dtype t, struct mixture m, int n, bool residual)
 {
-    check_half(be, t, m, n, residual, MT_F32);
+    check_two(be, t, t, m, n, residual, MT_F32);
 }
 
 static void test_shapes(void **state)
@@ -180,13 +187,14 @@ static void test_shapes(void **state)
 }
 
 /* N rows at once are what each of them is among a few, of `top` experts: the same bits. */
-static void same_bits(struct mt_backend *be, enum mt_dtype t, struct mixture m, int n, float *all)
+static void same_bits(struct mt_backend *be, enum mt_dtype t, enum mt_dtype down, struct mixture m,
+                      int n, float *all)
 {
     float *x = rnd_floats((size_t)(n * m.width)), *logit = rnd_floats((size_t)(n * m.n));
     size_t row = (size_t)m.width * sizeof(float);
     float *one = malloc(row);
 
-    mixture_new(be, &m, t, n);
+    mixture_of(be, &m, t, down, n);
     struct field fx = field_new(be, n, m.width, x), fl = field_new(be, n, m.n, logit);
     struct field fy = field_new(be, n, m.width, NULL),
                  scratch = field_new(be, (int64_t)n * m.top, m.width + 2 * m.inner, NULL);
@@ -223,7 +231,7 @@ static void test_company(void **state)
             struct mt_backend *be = backend(t, threads);
 
             rnd_state = seed; /* the same weights and rows each time */
-            same_bits(be, MT_BF16, mix(12, 3, W, I, true), N, all[threads - 1]);
+            same_bits(be, MT_BF16, MT_BF16, mix(12, 3, W, I, true), N, all[threads - 1]);
             assert_memory_equal(all[threads - 1], all[0], sizeof(all[0]));
             be->ops->free(be);
         }
@@ -231,10 +239,13 @@ static void test_company(void **state)
 }
 
 #ifdef TEST_CUDA
-/* Tensor cores: few rows an expert, and so many that tiles are wide; blocks of weights. */
+/*
+ * Tensor cores: few rows an expert, and so many that tiles are wide; blocks of weights; downs of a
+ * type that has no tiles, or of another one.
+ */
 static void test_tiles(void **state)
 {
-    static float all[130 * 256];
+    static const enum mt_dtype downs[] = {MT_Q6_K, MT_Q5_0, MT_F32, MT_F16, MT_Q8_0};
     struct mt_backend *be;
 
     (void)state;
@@ -243,23 +254,43 @@ static void test_tiles(void **state)
         enum mt_dtype t = i % 2 ? MT_BF16 : MT_F16;
         int n = rnd_int(1, N_MAX);
 
-        check_half(be, t,
-                   mix(n, rnd_int(1, n < 6 ? n : 6), 8 * rnd_int(1, 30), 8 * rnd_int(1, 12), i % 3),
-                   rnd_int(1, 24), i % 5, t);
-        check_half(be, t, mix(2, 1 + i % 2, 8 * rnd_int(1, 9), 8 * rnd_int(1, 12), true),
-                   rnd_int(48, 150), false, t);
+        check_two(be, t, t,
+                  mix(n, rnd_int(1, n < 6 ? n : 6), 8 * rnd_int(1, 30), 8 * rnd_int(1, 12), i % 3),
+                  rnd_int(1, 24), i % 5, t);
+        check_two(be, t, t, mix(2, 1 + i % 2, 8 * rnd_int(1, 9), 8 * rnd_int(1, 12), true),
+                  rnd_int(48, 150), false, t);
     }
     for (int i = 0; i < 4; i++) {
         enum mt_dtype t = i % 2 ? MT_Q8_0 : MT_Q4_K;
 
-        check_half(be, t, mix(4, 2, 256, 256, true), rnd_int(1, 9), i % 2, MT_BF16);
-        check_half(be, t, mix(2, 2, 256, 256, true), rnd_int(24, 30), i % 2, MT_BF16);
+        check_two(be, t, t, mix(4, 2, 256, 256, true), rnd_int(1, 9), i % 2, MT_BF16);
+        check_two(be, t, t, mix(2, 2, 256, 256, true), rnd_int(24, 30), i % 2, MT_BF16);
     }
-    check_half(be, MT_BF16, mix(3, 2, 20, 12, true), 5, true, MT_F32); /* there are none */
-    same_bits(be, MT_BF16, mix(4, 2, 72, 40, true), 130, all);
-    same_bits(be, MT_Q8_0, mix(2, 1, 256, 256, false), 60, all);
-    same_bits(be, MT_Q4_K, mix(2, 1, 256, 256, true), 60, all);
+    for (size_t i = 0; i < MT_COUNT(downs); i++) {
+        enum mt_dtype t = i % 2 ? MT_BF16 : MT_Q4_K;
+
+        check_two(be, t, downs[i], mix(3, 2, 256, 256, true), rnd_int(1, 9), i % 2, MT_BF16);
+        check_two(be, t, downs[i], mix(2, 2, 256, 256, true), rnd_int(24, 30), i % 2, MT_BF16);
+    }
+    check_two(be, MT_BF16, MT_BF16, mix(3, 2, 20, 12, true), 5, true, MT_F32); /* there are none */
     be->ops->free(be);
+}
+
+/* With tiles too, whether company may change other sums or not. */
+static void test_tiles_company(void **state)
+{
+    static float all[130 * 256];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct mt_backend *be = open_as(i ? "deterministic" : "");
+
+        same_bits(be, MT_BF16, MT_BF16, mix(4, 2, 72, 40, true), 130, all);
+        same_bits(be, MT_Q8_0, MT_Q8_0, mix(2, 1, 256, 256, false), 60, all);
+        same_bits(be, MT_Q4_K, MT_Q4_K, mix(2, 1, 256, 256, true), 60, all);
+        same_bits(be, MT_Q4_K, MT_Q6_K, mix(2, 1, 256, 256, true), 60, all);
+        be->ops->free(be);
+    }
 }
 #endif
 
@@ -300,11 +331,10 @@ static void test_edges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_shapes), cmocka_unit_test(test_company),
         cmocka_unit_test(test_edges),
 #ifdef TEST_CUDA
-        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_tiles),  cmocka_unit_test(test_tiles_company),
 #endif
     };
 

@@ -72,20 +72,12 @@ static void test_row_bytes(void **state)
 /* A weight [rows, cols] of a type: any bits, scales of about 1/64. */
 static struct mt_bytes quant_new(enum mt_dtype t, int64_t rows, int64_t cols, char **own, float **f)
 {
-    int64_t row = mt_dtype_row_bytes(t, cols), size = mt_dtype_block_bytes(t);
+    int64_t row = mt_dtype_row_bytes(t, cols);
     char *p = malloc((size_t)(rows * row) + 1);
     float *v = malloc((size_t)(rows * cols) * sizeof(*v));
 
     assert_non_null(p);
-    for (int64_t i = 0; i < rows * row; i++)
-        p[1 + i] = (char)rnd();
-    for (char *b = p + 1; b < p + 1 + rows * row; b += size) {
-        uint16_t h = num_to_f16(rnd_float() / 64);
-
-        memcpy(b + (t == MT_Q6_K ? 208 : 0), &h, 2);
-        if (t == MT_Q4_1 || t == MT_Q5_1 || t == MT_Q4_K || t == MT_Q5_K)
-            memcpy(b + 2, &h, 2);
-    }
+    rnd_blocks(p + 1, t, rows * row);
     for (int64_t r = 0; r < rows; r++)
         num_decode(v + r * cols, t, p + 1 + r * row, 0, cols);
     *own = p;
