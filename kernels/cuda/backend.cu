@@ -207,6 +207,17 @@ void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *
     d->half_bytes = kv->half_bytes;
 }
 
+enum { RING_MOST = 1 << 16 /* blocks, beyond which a window is as good as none */ };
+
+/* The room of a table: a bounded session's has that of its end from the beginning. */
+static int64_t table_room(const struct mt_run *r, int p)
+{
+    const struct mt_kv_view *w = &r->view;
+
+    return w->ring_blocks > RING_MOST ? mt_cuda_table(r, p)
+                                      : (w->sinks + p - 1) / p + (int64_t)w->ring_blocks;
+}
+
 /*
  * [runs][run of each row][tables]. Addresses are of the place in the ring, so they are part of what
  * is compared only through that place. Tables grow from step to step: they have the room of their
@@ -223,7 +234,7 @@ bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_ba
     int64_t entries = 0;
 
     for (int i = 0; i < b->n_runs; i++)
-        entries += mt_cuda_table(&b->runs[i], kv->s.block_tokens);
+        entries += table_room(&b->runs[i], kv->s.block_tokens);
     bytes += (size_t)mt_bucket(entries) * sizeof(int32_t);
     if (!mt_stage_new(c, &s, bytes + more + 256))
         return false;
@@ -294,8 +305,6 @@ static void side(struct mt_backend *be, enum mt_side what)
 
     mt_tape_end(c); /* it begins while the host is busy with the other lane */
     c->lane->cast_of.data = NULL;
-    if (c->failed)
-        return;
     switch (what) {
     case MT_SIDE_FORK:
         rc = cudaEventRecord(all->mark, all->stream);

@@ -1,6 +1,7 @@
 /*
- * test_emu_side.c: two queues of a card: what waits for what, and what does not; an engine that
- * encodes beside its steps says what it says without, however the card orders what it may.
+ * test_emu_engine.c: an engine on a card. Two queues: what waits for what, and what does not; who
+ * encodes beside steps says what it says without, however the card orders what it may. And what was
+ * shown before the first call is captured in none.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -194,15 +195,10 @@ static void gather(struct mt_backend *be, struct mt_rows dst, struct mt_rows src
         }
 }
 
-/* how: of the card, or NULL: the CPU. */
-static void begin(struct world *w, struct talk *out, const char *shape, const char *how, bool side)
+static struct mt_engine_opts options(const char *kv)
 {
     struct mt_engine_opts o;
-    struct mt_err e = {0};
-    char spec[80];
 
-    *w = (struct world){.clock = mt_clock_virtual(0), .talk = out};
-    *out = (struct talk){0};
     mt_engine_defaults(&o);
     o.kv_type = MT_F32;
     o.pool_blocks = 240;
@@ -212,9 +208,21 @@ static void begin(struct world *w, struct talk *out, const char *shape, const ch
     o.step_tokens = 24;
     o.backlog = 2 * FRAMES;
     o.mode = MT_MODE_FREE;
-    o.events = (struct mt_engine_events){w, on_frame, on_closed};
-    assert_int_equal(mt_policy_parse("window=96,sinks=4", &o.policy, NULL), 0);
+    assert_int_equal(mt_policy_parse(kv, &o.policy, NULL), 0);
+    return o;
+}
+
+/* how: of the card, or NULL: the CPU. */
+static void begin(struct world *w, struct talk *out, const char *shape, const char *how, bool side,
+                  struct mt_engine_opts o)
+{
     struct mt_model_opts mo = {.step_rows = o.step_tokens, .want_rows = o.max_sessions};
+    struct mt_err e = {0};
+    char spec[80];
+
+    *w = (struct world){.clock = mt_clock_virtual(0), .talk = out};
+    *out = (struct talk){0};
+    o.events = (struct mt_engine_events){w, on_frame, on_closed};
     snprintf(spec, sizeof(spec), "synth:%s,layers=1,dtype=f32", shape);
     if ((how ? mt_cuda_open(&w->be, how, &e) : mt_backend_open(&w->be, "cpu", 1, &e)) < 0)
         fail_msg("%s", e.text);
@@ -315,7 +323,7 @@ static void run(struct talk *out, const char *shape, const char *how, bool side,
 {
     struct world w;
 
-    begin(&w, out, shape, how, side);
+    begin(&w, out, shape, how, side, options("window=96,sinks=4"));
     emu_order = order;
     converse(&w);
     end(&w);
@@ -386,7 +394,7 @@ static int ticks(bool side)
     struct world w;
     int n = 0;
 
-    begin(&w, &talk, "qwen2.5-omni-7b-tiny", "", side);
+    begin(&w, &talk, "qwen2.5-omni-7b-tiny", "", side, options("window=96,sinks=4"));
     int64_t id = dial(&w, 0);
     speak(&w, id, 0);
     while (!talk.tokens[0][0][0] && n < 100) {
@@ -406,13 +414,53 @@ static void test_alone(void **state)
     assert_int_equal(n, ticks(false));
 }
 
+/* ---- steps that were shown ---- */
+
+/*
+ * With full windows, one, two and three calls that decode: each step is one graph, and none is
+ * made.
+ */
+static void test_shown(void **state)
+{
+    struct mt_engine_opts o = options("window=256,sinks=4");
+    static struct talk talk;
+    struct world w;
+    char system[300];
+    int64_t id[3];
+
+    (void)state;
+    memset(system, 'a', sizeof(system) - 1);
+    system[sizeof(system) - 1] = '\0';
+    o.system = system;
+    o.step_tokens = 64;
+    begin(&w, &talk, "qwen2.5-omni-7b-tiny", "", true, o);
+    assert_true(mt_engine_warm(w.eng) >= 0);
+    for (int n = 0; n < 3; n++) {
+        id[n] = dial(&w, n);
+        speak(&w, id[n], 0); /* its first frame, with all of the prompt */
+        while (mt_engine_tick(w.eng))
+            ;
+        for (int i = 0; i <= n; i++)
+            speak(&w, id[i], n - i + 1);
+        mt_engine_tick(w.eng); /* heard, and the first token said */
+        for (int t = 1; t < ANSWER; t++) {
+            emu_count = (struct emu_count){0};
+            mt_engine_tick(w.eng);
+            assert_int_equal(emu_count.graphs, 1);
+            assert_int_equal(emu_count.captures, 0);
+            assert_in_range(emu_count.launches, 1, 2); /* the draw */
+        }
+        for (int i = 0; i <= n; i++)
+            assert_true(talk.tokens[i][n - i + 1][ANSWER - 1] > 0);
+    }
+    end(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits),
-        cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_caches),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_waits), cmocka_unit_test(test_spans), cmocka_unit_test(test_caches),
+        cmocka_unit_test(test_alone), cmocka_unit_test(test_shown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
