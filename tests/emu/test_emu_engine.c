@@ -223,7 +223,7 @@ static void begin(struct world *w, struct talk *out, const char *shape, const ch
     *w = (struct world){.clock = mt_clock_virtual(0), .talk = out};
     *out = (struct talk){0};
     o.events = (struct mt_engine_events){w, on_frame, on_closed};
-    snprintf(spec, sizeof(spec), "synth:%s,layers=1,dtype=f32", shape);
+    snprintf(spec, sizeof(spec), "synth:%s,layers=1", shape);
     if ((how ? mt_cuda_open(&w->be, how, &e) : mt_backend_open(&w->be, "cpu", 1, &e)) < 0)
         fail_msg("%s", e.text);
     own = w->ops = *w->be->ops;
@@ -374,17 +374,17 @@ static void test_spans(void **state)
     int both;
 
     (void)state;
-    run(&cpu, "qwen2.5-omni-7b-tiny", NULL, false, EMU_NOW);
-    run(&card, "qwen2.5-omni-7b-tiny", "exact", true, EMU_MIXED);
+    run(&cpu, "qwen2.5-omni-7b-tiny,dtype=f32", NULL, false, EMU_NOW);
+    run(&card, "qwen2.5-omni-7b-tiny,dtype=f32", "exact", true, EMU_MIXED);
     assert_int_equal(others(&cpu, &card, &both), 0);
     assert_true(both > 2 * CALLS);
-    check("qwen2.5-omni-7b-tiny", "deterministic");
+    check("qwen2.5-omni-7b-tiny,dtype=bf16", "deterministic");
 }
 
 static void test_caches(void **state)
 {
     (void)state;
-    check("qwen3-omni-30b-tiny", "deterministic");
+    check("qwen3-omni-30b-tiny,dtype=f32", "deterministic");
 }
 
 /* Nobody else has a step to run: a frame is answered in as many ticks as without a side. */
@@ -394,7 +394,7 @@ static int ticks(bool side)
     struct world w;
     int n = 0;
 
-    begin(&w, &talk, "qwen2.5-omni-7b-tiny", "", side, options("window=96,sinks=4"));
+    begin(&w, &talk, "qwen2.5-omni-7b-tiny,dtype=f32", "", side, options("window=96,sinks=4"));
     int64_t id = dial(&w, 0);
     speak(&w, id, 0);
     while (!talk.tokens[0][0][0] && n < 100) {
@@ -433,7 +433,7 @@ static void test_shown(void **state)
     system[sizeof(system) - 1] = '\0';
     o.system = system;
     o.step_tokens = 64;
-    begin(&w, &talk, "qwen2.5-omni-7b-tiny", "", true, o);
+    begin(&w, &talk, "qwen2.5-omni-7b-tiny,dtype=f32", "", true, o);
     assert_true(mt_engine_warm(w.eng) >= 0);
     for (int n = 0; n < 3; n++) {
         id[n] = dial(&w, n);
