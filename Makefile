@@ -113,7 +113,7 @@ NVCCFLAGS ?= -O3 -lineinfo
 MT_NVCC   = $(NVCC) -std=c++17 $(CUDA_ARCH) $(NVCCFLAGS) $(if $(CI),-Werror all-warnings) -ccbin $(CXX) \
             -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra -Ilib -I. $(PKG_CF)
 # What it needs of the library it carries itself: the binaries export nothing.
-PLUGIN_LIB := $(patsubst %,$B/cuda/%.o,kernels/kernels kernels/conv_pack lib/base/err lib/base/mem)
+PLUGIN_LIB := $(patsubst %,$B/cuda/%.o,kernels/kernels kernels/conv_pack lib/base/err lib/base/mem lib/audio/mel_bank)
 PLUGIN_OBJ := $(CUDA_SRC:%.cu=$B/cuda/%.o) $(PLUGIN_LIB)
 
 $B/cuda/%.o: %.cu

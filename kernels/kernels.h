@@ -81,6 +81,7 @@ void mt_recipe_make(void *dst, enum mt_dtype type, const struct mt_recipe *r, in
 struct mt_mat;     /* a weight: [out, in], in the backend's own form */
 struct mt_kv;      /* a pool of KV blocks for all layers */
 struct mt_experts; /* gated MLPs of which each row takes a few */
+struct mt_mels;    /* a log-mel front end: audio/mel.h has its window and filters */
 
 /*
  * n experts down(silu(gate x) * up x), of which a row takes the `top` whose router logits are
@@ -204,6 +205,32 @@ struct mt_batch {
 /* Rows that belong together in an encoder: a block of a clip. Spans are in order of their rows. */
 struct mt_span {
     int row, n;
+};
+
+/*
+ * Frames of one session in a call of log_mel: rows row.. of the result are those of n frames, which
+ * begin MT_MEL_HOP samples behind each other at x, in host memory: MT_MEL_HOP * (n - 1) +
+ * MT_MEL_FFT samples, all of them numbers.
+ */
+struct mt_mel_span {
+    int row, n;
+    const float *x;
+};
+
+/*
+ * What mel_clamp does for a session, whose maxima are the cells of a row of its own. First cell
+ * `into` becomes the largest value of the rows `loud` (-INFINITY of none), and with `beside` of
+ * what it was; then each v of the rows `rows` (max(v, m - 8) + 4) / 4, where m is the largest of
+ * the cells by[0..n_by), in host memory; -INFINITY of none.
+ */
+struct mt_mel_clamp {
+    struct mt_rows cells;
+    struct mt_span loud;
+    int into;
+    bool beside;
+    struct mt_span rows;
+    const int *by;
+    int n_by;
 };
 
 /* Rotary positions: pair i of a head turns by the angle position * base^(-2i / hd), in f64. */
@@ -510,6 +537,20 @@ struct mt_ops {
     /* Row r of each span += table row r. */
     void (*add_positions)(struct mt_backend *be, struct mt_rows x, const struct mt_mat *table,
                           const struct mt_span *spans, int n_spans);
+    /*
+     * Log-mel: raw log10 of the bands' power, at least 1e-10, of frames under a Hann window; the
+     * first sample of a frame, where that is 0, does not count. out is `bands` wide. The definition
+     * is that of HF's WhisperFeatureExtractor; the CPU's transform is in f32 and all behind it in
+     * f64, on a card all is f32: a bin's amplitude is off by some 2^-24 of the frame's, on both.
+     * mel_new: -EINVAL for bands outside 1..MT_MEL_BANDS_MAX, -ENOMEM. One call at a time.
+     */
+    int (*mel_new)(struct mt_backend *be, struct mt_mels **out, int bands);
+    void (*mel_free)(struct mt_backend *be, struct mt_mels *m);
+    void (*log_mel)(struct mt_backend *be, struct mt_rows out, struct mt_mels *m,
+                    const struct mt_mel_span *spans, int n_spans);
+    /* Items in their order; those of one session (of the same cells) stand behind each other. */
+    void (*mel_clamp)(struct mt_backend *be, struct mt_rows x, const struct mt_mel_clamp *items,
+                      int n);
     /*
      * Mean of each `size` rows of a span, the odd rest dropped; output spans follow each other. out
      * is not x.

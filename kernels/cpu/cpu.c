@@ -155,6 +155,7 @@ int mt_backend_cpu(struct mt_backend **out, enum mt_cpu_tier tier, int threads, 
     mt_scalar_mass(&c->ops);
     mt_scalar_encoder(&c->ops);
     mt_scalar_codec(&c->ops);
+    mt_scalar_mel(&c->ops);
     mt_scalar_conv2d(&c->ops);
     mt_scalar_experts(&c->ops);
     mt_cpu_sample(&c->ops);

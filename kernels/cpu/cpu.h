@@ -212,6 +212,7 @@ void mt_scalar_attention(struct mt_ops *o);
 void mt_scalar_mass(struct mt_ops *o);
 void mt_scalar_encoder(struct mt_ops *o);
 void mt_scalar_codec(struct mt_ops *o);
+void mt_scalar_mel(struct mt_ops *o);
 void mt_scalar_conv2d(struct mt_ops *o);
 void mt_scalar_experts(struct mt_ops *o);
 void mt_cpu_sample(struct mt_ops *o);

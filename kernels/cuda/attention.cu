@@ -96,23 +96,24 @@ struct share {
 };
 
 /*
- * tile: NULL, or where they go. Runs of `least` queries a KV head and more are wide. `at` begins
- * anew where unmerged pieces have no more room.
+ * tile: where those of each kind go, or NULL. Runs of `least` queries a KV head and more are wide.
+ * `at` begins anew where a kind's unmerged pieces have no more room.
  */
-static struct share share_of(struct tile *tile, const struct mt_kv *kv, const struct mt_batch *b,
-                             int group, int kind, int64_t least, int64_t room)
+static void share_out(struct share *share, struct tile *const *tile, const struct mt_kv *kv,
+                      const struct mt_batch *b, int group, int64_t least, const int64_t *room)
 {
-    int most = is_wide(kind) ? WIDE : TILE;
-    struct share s = {0, 0, 1};
-    int64_t at = 0;
+    int64_t at[KINDS] = {0};
 
+    for (int kind = 0; kind < KINDS; kind++)
+        share[kind] = {0, 0, 1};
     for (int i = 0; i < b->n_runs; i++) {
         const struct mt_run *r = &b->runs[i];
         int queries = r->n * group;
+        int kind = kind_of(r->view.kv ? r->view.kv : kv, queries >= least);
+        int most = is_wide(kind) ? WIDE : TILE;
+        struct share *s = &share[kind];
         struct mt_drun run = {};
 
-        if (kind_of(r->view.kv ? r->view.kv : kv, queries >= least) != kind)
-            continue;
         run.n = r->n;
         run.index = r->index;
         run.window = r->view.window;
@@ -122,17 +123,18 @@ static struct share share_of(struct tile *tile, const struct mt_kv *kv, const st
             int q1 = q0 + most < queries ? q0 + most : queries;
             int pieces = reach_of(run, q0 / group, (q1 - 1) / group).pieces;
 
-            at = at + q1 - q0 > room ? 0 : at;
-            if (tile)
-                tile[s.tiles] = {i, q0, at};
-            at += q1 - q0;
-            s.tiles++;
-            s.pieces = pieces > s.pieces ? pieces : s.pieces;
+            if (tile) {
+                at[kind] = at[kind] + q1 - q0 > room[kind] ? 0 : at[kind];
+                tile[kind][s->tiles] = {i, q0, at[kind]};
+                at[kind] += q1 - q0;
+            }
+            s->tiles++;
+            s->pieces = pieces > s->pieces ? pieces : s->pieces;
         }
-        s.queries += queries;
+        s->queries += queries;
     }
-    s.pieces = mt_bucket(s.pieces); /* so that a launch lasts for more than 256 tokens */
-    return s;
+    for (int kind = 0; kind < KINDS; kind++) /* so that a launch lasts for more than 256 tokens */
+        share[kind].pieces = mt_bucket(share[kind].pieces);
 }
 
 template <int E> static void launch(struct mt_cuda *c, const struct call &k, int tiles, int kind)
@@ -202,6 +204,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
     struct mt_cuda *c = cuda_of(be);
     struct call k = {mt_dkv_of(kv, layer), {}, NULL, out, q, q_sink, 0, 0, NULL, NULL};
     int64_t least = WIDE / 2, wide = 0, n = 0, room[KINDS];
+    struct tile *tile[KINDS];
     struct share share[KINDS];
     struct mt_stage s;
 
@@ -211,23 +214,25 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
             wide += (b->runs[i].n * (int64_t)k.group + WIDE - 1) / WIDE;
     if (wide * k.kv.heads < 2 * (int64_t)c->processors)
         least = INT64_MAX; /* a piece a warp has more to do at once */
-    for (int kind = 0; kind < KINDS; kind++) {
-        share[kind] = share_of(NULL, kv, b, k.group, kind, least, INT64_MAX);
-        room[kind] = (int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]);
-        n += share[kind].tiles;
-        if (share[kind].tiles && kind != PLAIN && !is_wide(kind) &&
-            (room[kind] < TILE || share[kind].pieces > 65535)) {
+    share_out(share, NULL, kv, b, k.group, least, NULL);
+    for (int kind = NARROW; kind < WIDE_KIND; kind++)
+        if (share[kind].tiles && ((int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]) < TILE ||
+                                  share[kind].pieces > 65535))
             least = 0; /* no room for pieces */
-            kind = -1;
-            n = 0;
-        }
-    }
+    if (least == 0)
+        share_out(share, NULL, kv, b, k.group, least, NULL);
+    for (int kind = 0; kind < KINDS; kind++)
+        n += share[kind].tiles;
     if (!n || !mt_cuda_batch(c, kv, b, (size_t)n * sizeof(struct tile), &k.b) ||
         !mt_stage_new(c, &s, (size_t)n * sizeof(struct tile)))
         return;
-    n = 0;
-    for (int kind = 0; kind < KINDS; n += share[kind++].tiles)
-        share_of((struct tile *)s.host + n, kv, b, k.group, kind, least, room[kind]);
+    tile[0] = (struct tile *)s.host;
+    for (int kind = 0; kind < KINDS; kind++) {
+        room[kind] = (int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]);
+        if (kind > 0)
+            tile[kind] = tile[kind - 1] + share[kind - 1].tiles;
+    }
+    share_out(share, tile, kv, b, k.group, least, room);
     mt_stage_share(c, &s);
     n = 0;
     for (int kind = 0; kind < KINDS; n += share[kind++].tiles) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#define RING_BYTES ((size_t)4 << 20)
+#define RING_BYTES ((size_t)8 << 20)
 
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
 {
@@ -218,58 +218,86 @@ static int64_t table_room(const struct mt_run *r, int p)
                                       : (w->sinks + p - 1) / p + (int64_t)w->ring_blocks;
 }
 
-/*
- * [runs][run of each row][tables]. Addresses are of the place in the ring, so they are part of what
- * is compared only through that place. Tables grow from step to step: they have the room of their
- * bucket, so that what lies behind them stays where it is.
- */
-bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
-                   struct mt_dbatch *out)
+/* A batch on the device: this, runs, the run of each row, tables in the order of their runs. */
+struct batch_head {
+    int64_t runs, rows;
+};
+
+/* Is it the one that went up last? Every layer of a step asks: it is compared where it lies. */
+static bool same_batch(const struct mt_stage *last, const struct mt_kv *kv,
+                       const struct mt_batch *b)
 {
-    size_t runs = (size_t)b->n_runs * sizeof(struct mt_drun);
-    size_t rows = (size_t)b->n_rows * sizeof(int32_t), bytes = runs + rows;
-    struct mt_stage s, last = c->lane->batch;
-    struct mt_drun *run;
-    int32_t *run_of, *table;
+    const struct batch_head *head = (const struct batch_head *)last->host;
+    const struct mt_drun *run = (const struct mt_drun *)(head + 1);
+
+    if (!last->bytes || head->runs != b->n_runs || head->rows != b->n_rows)
+        return false;
+    for (int i = 0; i < b->n_runs; i++) {
+        const struct mt_run *r = &b->runs[i];
+        const char *table = last->host + ((const char *)run[i].blocks - last->dev);
+        struct mt_drun d;
+
+        mt_cuda_run(&d, r, r->view.kv ? r->view.kv : kv);
+        d.blocks = run[i].blocks;
+        if (memcmp(&d, &run[i], sizeof(d)) ||
+            memcmp(table, r->view.blocks,
+                   (size_t)mt_cuda_table(r, kv->s.block_tokens) * sizeof(int32_t)))
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Tables grow from step to step: they have the room of their bucket, so that what lies behind them
+ * stays where it is.
+ */
+static bool send_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b,
+                       size_t more)
+{
+    size_t rows = (size_t)b->n_rows * sizeof(int32_t);
+    size_t tables = sizeof(struct batch_head) + (size_t)b->n_runs * sizeof(struct mt_drun) + rows;
     int64_t entries = 0;
+    struct mt_drun *run;
+    struct mt_stage s;
+    int32_t *table;
 
     for (int i = 0; i < b->n_runs; i++)
         entries += table_room(&b->runs[i], kv->s.block_tokens);
-    bytes += (size_t)mt_bucket(entries) * sizeof(int32_t);
+    size_t bytes = tables + (size_t)mt_bucket(entries) * sizeof(*table);
     if (!mt_stage_new(c, &s, bytes + more + 256))
         return false;
     s.bytes = bytes;
     c->lane->ring_at = (size_t)(s.host - c->lane->ring) + (bytes + 255) / 256 * 256;
-    if (!c->lane->batch.bytes)
-        last.bytes = 0; /* the ring began anew */
-    run = (struct mt_drun *)s.host;
-    run_of = (int32_t *)(s.host + runs);
-    table = (int32_t *)(s.host + runs + rows);
+    *(struct batch_head *)s.host = {b->n_runs, b->n_rows};
+    run = (struct mt_drun *)(s.host + sizeof(struct batch_head));
+    table = (int32_t *)(s.host + tables);
     for (int i = 0; i < b->n_runs; i++) {
         const struct mt_run *r = &b->runs[i];
-        const struct mt_kv_view *w = &r->view;
         int64_t n = mt_cuda_table(r, kv->s.block_tokens);
-        const char *at = (last.bytes == bytes ? last.dev : s.dev) + ((char *)table - s.host);
 
-        mt_cuda_run(&run[i], r, w->kv ? w->kv : kv);
-        run[i].blocks = (const int32_t *)at;
-        memcpy(table, w->blocks, (size_t)n * sizeof(*table));
+        mt_cuda_run(&run[i], r, r->view.kv ? r->view.kv : kv);
+        run[i].blocks = (const int32_t *)(s.dev + ((char *)table - s.host));
+        memcpy(table, r->view.blocks, (size_t)n * sizeof(*table));
         table += n;
         for (int k = 0; k < r->n; k++)
-            run_of[r->row + k] = i;
+            ((int32_t *)(run + b->n_runs))[r->row + k] = i;
     }
     memset(table, 0, (size_t)(s.host + bytes - (char *)table));
-    if (last.bytes == bytes && !memcmp(last.host, s.host, bytes)) {
-        c->lane->ring_at = (size_t)(s.host - c->lane->ring); /* as if nothing had been asked for */
-        s = last;
-    } else {
-        if (last.bytes == bytes) /* made for the other place */
-            for (int i = 0; i < b->n_runs; i++)
-                run[i].blocks = (const int32_t *)((const char *)run[i].blocks - last.dev + s.dev);
-        mt_stage_send(c, &s);
-        c->lane->batch = s;
-    }
-    *out = {(const struct mt_drun *)s.dev, (const int32_t *)(s.dev + runs)};
+    mt_stage_send(c, &s);
+    c->lane->batch = s;
+    return true;
+}
+
+bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
+                   struct mt_dbatch *out)
+{
+    bool room =
+        c->lane->ring_at + more + 256 <= c->lane->ring_bytes; /* without a wait, and all anew */
+
+    if (!(room && same_batch(&c->lane->batch, kv, b)) && !send_batch(c, kv, b, more))
+        return false;
+    out->run = (const struct mt_drun *)(c->lane->batch.dev + sizeof(struct batch_head));
+    out->run_of = (const int32_t *)(out->run + b->n_runs);
     return !c->failed;
 }
 
@@ -494,6 +522,7 @@ extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_
     mt_cuda_masses(&c->ops);
     mt_cuda_encoders(&c->ops);
     mt_cuda_codecs(&c->ops);
+    mt_cuda_mels(&c->ops);
     mt_cuda_mixtures(&c->ops);
     mt_cuda_samples(&c->ops);
     if (!complete(&c->ops)) {

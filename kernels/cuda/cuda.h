@@ -378,6 +378,7 @@ void mt_cuda_attentions(struct mt_ops *o);
 void mt_cuda_masses(struct mt_ops *o);
 void mt_cuda_encoders(struct mt_ops *o);
 void mt_cuda_codecs(struct mt_ops *o);
+void mt_cuda_mels(struct mt_ops *o);
 void mt_cuda_mixtures(struct mt_ops *o);
 void mt_cuda_samples(struct mt_ops *o);
 

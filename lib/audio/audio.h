@@ -5,6 +5,7 @@
 #ifndef MT_AUDIO_H
 #define MT_AUDIO_H
 
+#include "audio/mel.h"
 #include "base/base.h"
 #include "base/state.h"
 
@@ -131,13 +132,18 @@ void mt_converter_free(struct mt_converter **c);
 
 /* ---- log-mel ---- */
 
-/* The front end of HF's WhisperFeatureExtractor: n_fft 400, hop 160, 16 kHz, Slaney.
+/*
+ * The front end of HF's WhisperFeatureExtractor: n_fft 400, hop 160, 16 kHz, Slaney (mel.h). A
+ * struct mt_mel has scratch inside: one thread at a time, any number of streams.
  */
-enum { MT_MEL_FFT = 400, MT_MEL_HOP = 160, MT_MEL_RATE = 16000, MT_MEL_LOOKAHEAD = 40 };
-
 struct mt_mel;
 int mt_mel_new(struct mt_mel **out, int bands, struct mt_err *e);
 void mt_mel_free(struct mt_mel **m);
+/*
+ * n rows of raw log10 values, `stride` floats from one to the next: row i is that of the 400
+ * samples from x + 160 i on, of which the window leaves the first out.
+ */
+void mt_mel_rows(struct mt_mel *m, const float *x, int64_t n, float *rows, int64_t stride);
 
 /* What a whole clip has behind its last sample, and so how many frames it has. */
 enum mt_mel_edge {
@@ -160,15 +166,15 @@ int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n);
 /*
  * A whole clip, offline: left edge reflected, clamp at 8 below the maximum, (v + 4) / 4. out is
  * [mt_mel_clip_frames(edge, n), bands], row-major: a row a frame. -EINVAL for a clip without
- * frames. A struct mt_mel has scratch inside: one thread at a time, any number of streams.
+ * frames.
  */
 int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out);
 
 /*
- * Streaming: push samples in pieces of any size; frames come out with unclamped log10 values as
- * soon as frame t has its samples up to 160 t + 199 (and, at the left edge, the 200 reflected
- * ones). State is bounded (under 1 KiB of samples). The caller applies the clamp with mt_mel_scale,
- * a block at a time.
+ * Streaming: push samples in pieces of any size; frames come out, as the samples that they see, as
+ * soon as frame t has its own up to 160 t + 199 (and, at the left edge, the 200 reflected ones).
+ * State is bounded (under 1 KiB of samples). The caller makes their rows (mt_mel_rows, or a
+ * backend's log_mel) and applies the clamp, a block at a time.
  */
 struct mt_mel_stream {
     float hold[640]; /* samples from the first one that the next frame needs */
@@ -180,23 +186,27 @@ struct mt_mel_stream {
 void mt_mel_stream_init(struct mt_mel_stream *s);
 /* One that goes on, to memory or back: -EPROTO in io for one that has ended. */
 void mt_mel_stream_visit(struct mt_mel_stream *s, struct mt_state_io *io);
+/* Samples that n frames behind each other see. */
+static inline int64_t mt_mel_sees(int64_t n)
+{
+    return MT_MEL_HOP * (n - 1) + MT_MEL_FFT;
+}
 /*
- * Consume up to n samples, emit at most max_frames rows of raw log10 mel [frames, bands]; returns
- * rows emitted and stores samples consumed. end: after the last sample, treat what follows as zeros
- * and emit up to frame ceil(heard / 160) - 1; call with n 0 until it returns 0. The rows don't
- * depend on the pieces.
+ * Consume up to n samples, emit at most max_frames frames: x, with room for mt_mel_sees(max_frames)
+ * samples, gets those that they see. Returns the frames and stores samples consumed. end: after the
+ * last sample, treat what follows as zeros and emit up to frame ceil(heard / 160) - 1; call with n
+ * 0 until it returns 0. The frames don't depend on the pieces.
  */
-int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
-                float *out, int max_frames, int64_t *consumed);
+int mt_mel_push(struct mt_mel_stream *s, const float *pcm, int64_t n, bool end, float *x,
+                int max_frames, int64_t *consumed);
 /*
- * The next frame, not yet due, as if the sound ended here: raw values with what was pushed
- * reflected at its end. Two thirds of its 400 samples must be there. The stream stays as it is.
+ * The next frame's 400 samples, not yet due, as if the sound ended here: with what was pushed
+ * reflected at its end. Two thirds of them must be there. The stream stays as it is.
  */
-void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row);
-/*
- * The clamp of the streaming rule: running = max(running, every value of rows), then
- * rows = (max(v, running - 8) + 4) / 4 in place. Start with running = -INFINITY.
- */
-void mt_mel_scale(float *rows, int64_t frames, int bands, float *running);
+void mt_mel_peek(const struct mt_mel_stream *s, float *x);
+/* The largest of n values and so_far. */
+float mt_mel_loudest(const float *v, int64_t n, float so_far);
+/* Each v of n = (max(v, loudest - 8) + 4) / 4. */
+void mt_mel_scale(float *v, int64_t n, float loudest);
 
 #endif

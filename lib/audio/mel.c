@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BINS = MT_MEL_FFT / 2 + 1, HALF = MT_MEL_FFT / 2, BANDS_MAX = 256 };
+enum { HALF = MT_MEL_FFT / 2 };
 
 /*
  * Qwen2.5-Omni's extractor pads each clip to 300 s, MiniCPM-o's to 30 s, and both reflect only at
@@ -26,74 +26,26 @@ static int64_t padded(enum mt_mel_edge edge)
 }
 
 struct mt_mel {
-    int bands;
+    struct mt_mel_bank bank;
     kiss_fftr_cfg fft;
-    double window[MT_MEL_FFT];
-    double *weight; /* [bands, BINS], nonzero only in first[b]..last[b] - 1 */
-    int *first, *last;
     float in[MT_MEL_FFT]; /* the frame at work */
-    kiss_fft_cpx spectrum[BINS];
-    double power[BINS];
+    kiss_fft_cpx spectrum[MT_MEL_BINS];
+    double power[MT_MEL_BINS];
 };
-
-/* Slaney's scale: linear below 1 kHz, logarithmic above. */
-static double mel_of_hz(double hz)
-{
-    return hz < 1000 ? 3 * hz / 200 : 15 + 27 * log(hz / 1000) / log(6.4);
-}
-
-static double hz_of_mel(double mel)
-{
-    return mel < 15 ? 200 * mel / 3 : 1000 * exp((mel - 15) * log(6.4) / 27);
-}
-
-/* Triangles between every second of bands + 2 edges, equally spaced in mel, of area 1 in Hz. */
-static void make_filters(struct mt_mel *m)
-{
-    double step = mel_of_hz(MT_MEL_RATE / 2.0) / (m->bands + 1);
-
-    for (int b = 0; b < m->bands; b++) {
-        double lo = hz_of_mel(b * step), mid = hz_of_mel((b + 1) * step);
-        double hi = hz_of_mel((b + 2) * step);
-        double *w = m->weight + (size_t)b * BINS;
-
-        m->first[b] = m->last[b] = 0;
-        for (int k = 0; k < BINS; k++) {
-            double hz = (double)k * MT_MEL_RATE / MT_MEL_FFT;
-            double v = fmin((hz - lo) / (mid - lo), (hi - hz) / (hi - mid));
-
-            if (v <= 0)
-                continue;
-            w[k] = v * 2 / (hi - lo);
-            if (m->last[b] == 0)
-                m->first[b] = k;
-            m->last[b] = k + 1;
-        }
-    }
-}
 
 int mt_mel_new(struct mt_mel **out, int bands, struct mt_err *e)
 {
     struct mt_mel *m;
 
     *out = NULL;
-    if (bands < 1 || bands > BANDS_MAX)
-        return mt_err_set(e, -EINVAL, "%d mel bands: 1..%d were expected", bands, BANDS_MAX);
+    if (bands < 1 || bands > MT_MEL_BANDS_MAX)
+        return mt_err_set(e, -EINVAL, "%d mel bands: 1..%d were expected", bands, MT_MEL_BANDS_MAX);
     m = calloc(1, sizeof(*m));
-    if (!m)
-        return mt_err_set(e, -ENOMEM, "mel filters: out of memory");
-    m->bands = bands;
-    m->fft = kiss_fftr_alloc(MT_MEL_FFT, 0, NULL, NULL);
-    m->weight = calloc((size_t)bands * BINS, sizeof(*m->weight));
-    m->first = calloc((size_t)bands, sizeof(*m->first));
-    m->last = calloc((size_t)bands, sizeof(*m->last));
-    if (!m->fft || !m->weight || !m->first || !m->last) {
-        mt_mel_free(&m);
+    if (!m || !(m->fft = kiss_fftr_alloc(MT_MEL_FFT, 0, NULL, NULL))) {
+        free(m);
         return mt_err_set(e, -ENOMEM, "mel filters: out of memory");
     }
-    for (int i = 0; i < MT_MEL_FFT; i++)
-        m->window[i] = 0.5 - 0.5 * cos(2 * M_PI * i / MT_MEL_FFT);
-    make_filters(m);
+    mt_mel_bank_make(&m->bank, bands);
     *out = m;
     return 0;
 }
@@ -106,9 +58,6 @@ void mt_mel_free(struct mt_mel **mp)
     if (!m)
         return;
     kiss_fftr_free(m->fft);
-    free(m->weight);
-    free(m->first);
-    free(m->last);
     free(m);
 }
 
@@ -118,23 +67,30 @@ void mt_mel_free(struct mt_mel **mp)
  */
 static void mel_frame(struct mt_mel *m, const float *x, float *row)
 {
+    const struct mt_mel_bank *bank = &m->bank;
+
     m->in[0] = 0;
     for (int i = 1; i < MT_MEL_FFT; i++)
-        m->in[i] = (float)(m->window[i] * (double)x[i]);
+        m->in[i] = (float)(bank->window[i] * (double)x[i]);
     kiss_fftr(m->fft, m->in, m->spectrum);
-    for (int k = 0; k < BINS; k++) {
+    for (int k = 0; k < MT_MEL_BINS; k++) {
         double re = (double)m->spectrum[k].r, im = (double)m->spectrum[k].i;
 
         m->power[k] = re * re + im * im;
     }
-    for (int b = 0; b < m->bands; b++) {
-        const double *w = m->weight + (size_t)b * BINS;
+    for (int b = 0; b < bank->bands; b++) {
         double sum = 0;
 
-        for (int k = m->first[b]; k < m->last[b]; k++)
-            sum += w[k] * m->power[k];
+        for (int k = bank->first[b]; k < bank->last[b]; k++)
+            sum += bank->weight[bank->at[b] + k] * m->power[k];
         row[b] = (float)log10(fmax(sum, 1e-10));
     }
+}
+
+void mt_mel_rows(struct mt_mel *m, const float *x, int64_t n, float *rows, int64_t stride)
+{
+    for (int64_t i = 0; i < n; i++)
+        mel_frame(m, x + i * MT_MEL_HOP, rows + i * stride);
 }
 
 /* The 400 samples around 160 t of x[0..n), with what the clip has beyond its edges. */
@@ -167,15 +123,15 @@ int64_t mt_mel_clip_frames(enum mt_mel_edge edge, int64_t n)
 
 int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64_t n, float *out)
 {
-    int64_t frames = mt_mel_clip_frames(edge, n);
-    float samples[MT_MEL_FFT], row[BANDS_MAX];
+    int64_t frames = mt_mel_clip_frames(edge, n), bands = m->bank.bands;
+    float samples[MT_MEL_FFT], row[MT_MEL_BANDS_MAX];
     float loudest = -INFINITY;
 
     if (frames < 1)
         return -EINVAL;
     for (int64_t t = 0; t < frames; t++) {
         gather_clip(pcm, n, edge, t, samples);
-        mel_frame(m, samples, out + t * m->bands);
+        mel_frame(m, samples, out + t * bands);
     }
     /*
      * The maximum is taken over the padding too, where the tail of the clip is still heard for a
@@ -186,23 +142,25 @@ int mt_mel_clip(struct mt_mel *m, enum mt_mel_edge edge, const float *pcm, int64
          t++) {
         gather_clip(pcm, n, edge, t, samples);
         mel_frame(m, samples, row);
-        for (int b = 0; b < m->bands; b++)
-            loudest = fmaxf(loudest, row[b]);
+        loudest = mt_mel_loudest(row, bands, loudest);
     }
-    mt_mel_scale(out, frames, m->bands, &loudest);
+    mt_mel_scale(out, frames * bands, mt_mel_loudest(out, frames * bands, loudest));
     return 0;
 }
 
-void mt_mel_scale(float *rows, int64_t frames, int bands, float *running)
+float mt_mel_loudest(const float *v, int64_t n, float so_far)
 {
-    int64_t n = frames * bands;
-    float floor_at;
+    for (int64_t i = 0; i < n; i++)
+        so_far = v[i] > so_far ? v[i] : so_far;
+    return so_far;
+}
+
+void mt_mel_scale(float *v, int64_t n, float loudest)
+{
+    float floor_at = loudest - 8;
 
     for (int64_t i = 0; i < n; i++)
-        *running = fmaxf(*running, rows[i]);
-    floor_at = *running - 8;
-    for (int64_t i = 0; i < n; i++)
-        rows[i] = (fmaxf(rows[i], floor_at) + 4) / 4;
+        v[i] = ((v[i] > floor_at ? v[i] : floor_at) + 4) / 4;
 }
 
 void mt_mel_stream_init(struct mt_mel_stream *s)
@@ -234,33 +192,36 @@ void mt_mel_stream_visit(struct mt_mel_stream *s, struct mt_state_io *io)
         mt_state_floats(io, "sample held", s->hold, (size_t)s->n_hold);
 }
 
-/* The frame that comes next; behind the samples held stand zeros, or their reflection. */
-static void next_frame(struct mt_mel *m, const struct mt_mel_stream *s, bool reflect, float *row)
+/* The samples of the frame that comes next; behind those held stand zeros, or their reflection. */
+static void next_frame(const struct mt_mel_stream *s, bool reflect, float *x)
 {
     int64_t base = hold_base(s), start = s->next * MT_MEL_HOP - HALF;
-    float samples[MT_MEL_FFT];
 
+    if (start >= 0 && s->n_hold == MT_MEL_FFT) {
+        memcpy(x, s->hold, MT_MEL_FFT * sizeof(*x));
+        return;
+    }
     for (int i = 0; i < MT_MEL_FFT; i++) {
         int64_t pos = (start + i < 0 ? -(start + i) : start + i) - base;
 
         if (reflect && pos >= s->n_hold)
             pos = 2 * (int64_t)(s->n_hold - 1) - pos;
-        samples[i] = pos >= 0 && pos < s->n_hold ? s->hold[pos] : 0;
+        x[i] = pos >= 0 && pos < s->n_hold ? s->hold[pos] : 0;
     }
-    mel_frame(m, samples, row);
 }
 
-void mt_mel_peek(struct mt_mel *m, const struct mt_mel_stream *s, float *row)
+void mt_mel_peek(const struct mt_mel_stream *s, float *x)
 {
-    next_frame(m, s, true, row);
+    next_frame(s, true, x);
 }
 
-static void emit(struct mt_mel *m, struct mt_mel_stream *s, float *row)
+/* What neighbours share is the same in both, so that they may lie over each other. */
+static void emit(struct mt_mel_stream *s, float *x)
 {
     int64_t base = hold_base(s);
     int drop;
 
-    next_frame(m, s, false, row);
+    next_frame(s, false, x);
     s->next++;
     drop = (int)(hold_base(s) - base);
     drop = drop < s->n_hold ? drop : s->n_hold;
@@ -268,11 +229,11 @@ static void emit(struct mt_mel *m, struct mt_mel_stream *s, float *row)
     s->n_hold -= drop;
 }
 
-int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int64_t n, bool end,
-                float *out, int max_frames, int64_t *consumed)
+int mt_mel_push(struct mt_mel_stream *s, const float *pcm, int64_t n, bool end, float *x,
+                int max_frames, int64_t *consumed)
 {
     int64_t used = 0;
-    int rows = 0;
+    int frames = 0;
 
     *consumed = 0;
     if (n < 0 || (n > 0 && s->ended))
@@ -288,13 +249,13 @@ int mt_mel_push(struct mt_mel *m, struct mt_mel_stream *s, const float *pcm, int
             s->heard += take;
             used += take;
         }
-        if (s->heard < s->next * MT_MEL_HOP + HALF || rows == max_frames)
+        if (s->heard < s->next * MT_MEL_HOP + HALF || frames == max_frames)
             break;
-        emit(m, s, out + (int64_t)rows++ * m->bands);
+        emit(s, x + (int64_t)frames++ * MT_MEL_HOP);
     }
     *consumed = used;
     s->ended |= end && used == n;
-    while (s->ended && rows < max_frames && s->next < mt_mel_clip_frames(MT_MEL_PADDED, s->heard))
-        emit(m, s, out + (int64_t)rows++ * m->bands);
-    return rows;
+    while (s->ended && frames < max_frames && s->next < mt_mel_clip_frames(MT_MEL_PADDED, s->heard))
+        emit(s, x + (int64_t)frames++ * MT_MEL_HOP);
+    return frames;
 }

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     CONVS = 3,
@@ -101,11 +100,10 @@ void mt_aut_bind(struct mt_aut *t, const struct mt_aut_config *cfg, struct mt_bi
     t->out = mt_bind_rows(b, rows, cfg->out_dim);
     if (b->rc < 0)
         return;
-    t->mel =
-        mt_alloc(mt_mul((size_t)chunks * (size_t)cfg->chunk, (size_t)cfg->bands), sizeof(float));
+    t->zeros = mt_alloc(mt_mul((size_t)cfg->chunk, (size_t)cfg->bands), sizeof(float));
     t->span = calloc((size_t)chunks, sizeof(*t->span));
     t->pick = calloc((size_t)rows, sizeof(*t->pick));
-    if (!t->mel || !t->span || !t->pick)
+    if (!t->zeros || !t->span || !t->pick)
         b->rc = mt_err_set(b->e, -ENOMEM, "out of memory");
 }
 
@@ -124,28 +122,27 @@ void mt_aut_free(struct mt_aut *t, struct mt_backend *be)
     for (size_t j = 0; j < MT_COUNT(rows); j++)
         mt_unbind_rows(be, rows[j]);
     free(t->sinusoid_own);
-    free(t->mel);
+    free(t->zeros);
     free(t->span);
     free(t->pick);
     *t = (struct mt_aut){0};
 }
 
-float *mt_aut_mel(const struct mt_aut *t, int i)
+struct mt_rows mt_aut_mel(const struct mt_aut *t, int i)
 {
-    return t->mel + (int64_t)i * t->cfg.chunk * t->cfg.bands;
+    return mt_rows_from(t->image[0], (int64_t)i * t->cfg.chunk);
 }
 
 int mt_aut_stem(struct mt_aut *t, struct mt_backend *be, struct mt_aut_chunk *chunk, int n)
 {
     const struct mt_ops *op = be->ops;
-    int bands = t->cfg.bands, height = bands, rows = 0, all = 0;
+    int height = t->cfg.bands, rows = 0, all = 0;
 
     for (int i = 0; i < n; i++) { /* each at the place of a whole one; zeros are those of the mel */
-        float *mel = mt_aut_mel(t, i);
         int len = chunk[i].padded ? t->cfg.chunk : chunk[i].frames;
 
-        memset(mel + (int64_t)chunk[i].frames * bands, 0,
-               (size_t)(len - chunk[i].frames) * (size_t)bands * sizeof(*mel));
+        op->rows_put(be, mt_rows_from(mt_aut_mel(t, i), chunk[i].frames), t->zeros,
+                     len - chunk[i].frames);
         t->span[i] = (struct mt_span){i * t->cfg.chunk, len};
         chunk[i].row = rows;
         chunk[i].rows = stem_rows(chunk[i].frames);
@@ -153,7 +150,6 @@ int mt_aut_stem(struct mt_aut *t, struct mt_backend *be, struct mt_aut_chunk *ch
             t->pick[rows++] = all + r;
         all += stem_rows(len);
     }
-    op->rows_put(be, t->image[0], t->mel, t->span[n - 1].row + t->span[n - 1].n);
     for (int k = 0; k < CONVS; k++) {
         op->conv2d(be, t->image[k + 1], t->image[k], t->conv_w[k], t->conv_b[k], height, 3, 2, 1,
                    MT_ACT_GELU, t->span, n, t->scratch, SCRATCH_ROWS);

@@ -40,9 +40,9 @@ struct mt_aut {
     float *sinusoid_own;
     /* One pass: `chunks` chunks at most. */
     int chunks;
-    float *mel;           /* [chunks * cfg.chunk, bands], the caller fills it: see mt_aut_mel */
-    struct mt_span *span; /* [chunks] */
-    int *pick;            /* [chunks * chunk_rows] */
+    struct mt_span *span;                              /* [chunks] */
+    float *zeros;                                      /* [cfg.chunk, bands] */
+    int *pick;                                         /* [chunks * chunk_rows] */
     struct mt_rows image[4], scratch, stem, x, h, out; /* out: a pass's rows, [rows, out_dim] */
 };
 
@@ -54,8 +54,8 @@ void mt_aut_bind(struct mt_aut *t, const struct mt_aut_config *cfg, struct mt_bi
                  const char *prefix, int chunks);
 void mt_aut_free(struct mt_aut *t, struct mt_backend *be);
 
-/* Where the mel of a pass's chunk i goes: [chunk's frames, bands], scaled. */
-float *mt_aut_mel(const struct mt_aut *t, int i);
+/* Where the mel of a pass's chunk i goes, scaled: as many rows as it has frames, `bands` wide. */
+struct mt_rows mt_aut_mel(const struct mt_aut *t, int i);
 /* The stem: sets the chunks' row and rows, one behind the other; returns all rows. */
 int mt_aut_stem(struct mt_aut *t, struct mt_backend *be, struct mt_aut_chunk *chunk, int n);
 /*

@@ -11,18 +11,42 @@
 int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                     struct mt_err *e)
 {
+    static const float none = -INFINITY;
     int rc = mt_ear_init(&ear->base, m, frame_samples, backlog, e);
 
     mt_mel_stream_init(&ear->stream);
-    ear->running = -INFINITY;
-    return rc;
+    if (rc < 0)
+        return rc;
+    if ((rc = m->be->ops->rows_new(m->be, &ear->running, 1, 1)) < 0)
+        return mt_err_set(e, rc, "no memory for a session's audio");
+    m->be->ops->rows_put(m->be, ear->running, &none, 1);
+    return 0;
+}
+
+void mt_mel_ear_done(struct mt_mel_ear *ear)
+{
+    if (ear->running.data)
+        ear->base.m->be->ops->rows_free(ear->base.m->be, &ear->running);
+    mt_ear_done(&ear->base);
+}
+
+int64_t mt_mel_ear_bytes(const struct mt_model *m, int frame_samples, int backlog)
+{
+    return mt_ear_bytes(m, frame_samples, backlog) + m->be->ops->rows_bytes(m->be, 1, 1);
 }
 
 void mt_mel_ear_visit(struct mt_mel_ear *ear, struct mt_state_io *io)
 {
+    struct mt_backend *be = ear->base.m->be;
+    float running = 0;
+
     mt_ear_base_visit(&ear->base, io);
     mt_mel_stream_visit(&ear->stream, io);
-    mt_state_f32(io, "loudest mel", &ear->running);
+    if (!io->load)
+        be->ops->rows_get(be, &running, ear->running, 1);
+    mt_state_f32(io, "loudest mel", &running);
+    if (io->load && mt_state_ok(io))
+        be->ops->rows_put(be, ear->running, &running, 1);
 }
 
 int mt_mel_ear_next(const struct mt_mel_ear *ear)
@@ -30,21 +54,80 @@ int mt_mel_ear_next(const struct mt_mel_ear *ear)
     return (mt_ear_next_samples(&ear->base) + MT_MEL_HOP - 1) / MT_MEL_HOP;
 }
 
-void mt_mel_ear_pull(struct mt_mel_ear *ear, struct mt_mel *mel, int bands, float *out, int n)
+/* ---- a pass ---- */
+
+enum { MORE = MT_MEL_FFT - MT_MEL_HOP }; /* samples of a stretch beyond its hops */
+
+int mt_mel_pass_init(struct mt_mel_pass *p, struct mt_backend *be, int bands, int spans, int frames,
+                     struct mt_err *e)
+{
+    int64_t samples = (int64_t)frames * MT_MEL_HOP + (int64_t)spans * MORE;
+    int rc;
+
+    *p = (struct mt_mel_pass){.be = be};
+    p->span = calloc((size_t)spans, sizeof(*p->span));
+    p->clamp = calloc((size_t)spans, sizeof(*p->clamp));
+    p->x = mt_alloc((size_t)samples, sizeof(*p->x));
+    if (!p->span || !p->clamp || !p->x)
+        return mt_err_set(e, -ENOMEM, "out of memory");
+    if ((rc = be->ops->mel_new(be, &p->mels, bands)) < 0)
+        return mt_err_set(e, rc, "no memory for %d mel bands", bands);
+    return 0;
+}
+
+void mt_mel_pass_free(struct mt_mel_pass *p)
+{
+    if (p->mels)
+        p->be->ops->mel_free(p->be, p->mels);
+    free(p->span);
+    free(p->clamp);
+    free(p->x);
+    *p = (struct mt_mel_pass){0};
+}
+
+/* The next n mel frames' samples, from those that wait. */
+static void pull(struct mt_mel_ear *ear, float *x, int n)
 {
     static const float silence[4 * MT_MEL_HOP];
 
     for (int got = 0; got < n;) {
         bool sound = ear->base.n > 0;
         int64_t used;
-        int rows = mt_mel_push(mel, &ear->stream, sound ? ear->base.pcm : silence,
-                               sound ? ear->base.n : (int64_t)MT_COUNT(silence), false,
-                               out + (int64_t)got * bands, n - got, &used);
+
+        got += mt_mel_push(&ear->stream, sound ? ear->base.pcm : silence,
+                           sound ? ear->base.n : (int64_t)MT_COUNT(silence), false,
+                           x + (int64_t)got * MT_MEL_HOP, n - got, &used);
         if (sound)
             mt_ear_consume(&ear->base, used);
-        got += rows;
     }
 }
+
+void mt_mel_pass_add(struct mt_mel_pass *p, struct mt_mel_ear *ear, int row, int n)
+{
+    static const int running = 0;
+    float *x = p->x + (int64_t)p->frames * MT_MEL_HOP + (int64_t)p->n * MORE;
+
+    pull(ear, x, n);
+    p->span[p->n] = (struct mt_mel_span){row, n, x};
+    p->clamp[p->n++] = (struct mt_mel_clamp){.cells = ear->running,
+                                             .loud = {row, n},
+                                             .beside = true,
+                                             .rows = {row, n},
+                                             .by = &running,
+                                             .n_by = 1};
+    p->frames += n;
+}
+
+void mt_mel_pass_run(struct mt_mel_pass *p, struct mt_rows out)
+{
+    if (p->n == 0)
+        return;
+    p->be->ops->log_mel(p->be, out, p->mels, p->span, p->n);
+    p->be->ops->mel_clamp(p->be, out, p->clamp, p->n);
+    p->n = p->frames = 0;
+}
+
+/* ---- clips ---- */
 
 int mt_mel_clip_new(const struct mt_model *m, struct mt_mel *mel, const struct mt_clip_rule *rule,
                     const float *pcm, int64_t n, int64_t n_rows, float **frames, float **out,

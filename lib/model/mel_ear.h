@@ -1,7 +1,7 @@
 /*
  * mel_ear.h: the ears whose front end is the log-mel: samples that wait become mel frames, a
  * stretch at a time, and behind the sound's end stands silence. What becomes of them is the
- * family's. Internal to lib/model.
+ * family's. The backend makes them, of many ears in one call. Internal to lib/model.
  */
 #ifndef MT_MEL_EAR_H
 #define MT_MEL_EAR_H
@@ -11,18 +11,42 @@
 struct mt_mel_ear {
     struct mt_ear base; /* first */
     struct mt_mel_stream stream;
-    float running; /* maximum of the log-mel so far: for mt_mel_scale */
+    struct mt_rows running; /* one number: the maximum of the log-mel so far */
 };
 
-/* As mt_ear_init; on failure mt_ear_done(&ear->base) all the same. */
+/* As mt_ear_init; on failure mt_mel_ear_done all the same. */
 int mt_mel_ear_init(struct mt_mel_ear *ear, struct mt_model *m, int frame_samples, int backlog,
                     struct mt_err *e);
+void mt_mel_ear_done(struct mt_mel_ear *ear);
+/* Its bytes but for its own struct. */
+int64_t mt_mel_ear_bytes(const struct mt_model *m, int frame_samples, int backlog);
 /* The base, and the front end. */
 void mt_mel_ear_visit(struct mt_mel_ear *ear, struct mt_state_io *io);
 /* Mel frames of the frame that comes next. */
 int mt_mel_ear_next(const struct mt_mel_ear *ear);
-/* The next n raw mel frames of the session's sound, [n, bands], from the samples that wait. */
-void mt_mel_ear_pull(struct mt_mel_ear *ear, struct mt_mel *mel, int bands, float *out, int n);
+
+/* The mel of a pass: stretches of sound are gathered, then all become rows. */
+struct mt_mel_pass {
+    struct mt_backend *be;
+    struct mt_mels *mels;
+    int n, frames; /* gathered */
+    struct mt_mel_span *span;
+    struct mt_mel_clamp *clamp;
+    float *x; /* their samples */
+};
+/*
+ * For so many stretches and frames at once. -ENOMEM with a line; mt_mel_pass_free all the same.
+ */
+int mt_mel_pass_init(struct mt_mel_pass *p, struct mt_backend *be, int bands, int spans, int frames,
+                     struct mt_err *e);
+void mt_mel_pass_free(struct mt_mel_pass *p);
+/*
+ * The next n mel frames of the ear's sound, to be rows row.. of the result, clamped by the maximum
+ * so far. An ear's stretches follow each other.
+ */
+void mt_mel_pass_add(struct mt_mel_pass *p, struct mt_mel_ear *ear, int row, int n);
+/* All that were gathered, into out; none are then. */
+void mt_mel_pass_run(struct mt_mel_pass *p, struct mt_rows out);
 
 /* How a family takes whole clips. */
 struct mt_clip_rule {

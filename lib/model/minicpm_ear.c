@@ -157,11 +157,12 @@ static void note_edge(struct ear *ear, struct mt_mel *mel, int bands, const floa
 {
     struct group *g = group_of(ear, ear->heard + 1);
     struct mt_mel_stream from;
-    float row[2 * 256];
+    float x[MT_MEL_HOP * (SIDE - 1) + MT_MEL_FFT], row[SIDE * MT_MEL_BANDS_MAX];
     int64_t used;
 
     mt_mel_stream_init(&from);
-    int n = mt_mel_push(mel, &from, last, AHEAD, false, row, SIDE, &used);
+    int n = mt_mel_push(&from, last, AHEAD, false, x, SIDE, &used);
+    mt_mel_rows(mel, x, n, row, bands);
     g->edge = loudest(row, n * bands, -INFINITY);
 }
 
@@ -169,7 +170,7 @@ static void note_edge(struct ear *ear, struct mt_mel *mel, int bands, const floa
 static float floor_of(struct ear *ear, struct mt_mel *mel, int bands)
 {
     int64_t samples = FIRST + (ear->heard - ear->start) * MT_UNIT_SAMPLES;
-    float row[256], most;
+    float x[MT_MEL_FFT], row[MT_MEL_BANDS_MAX], most;
 
     if (samples >= SLIDE_AT) {
         ear->start += SLIDE_GROUPS;
@@ -182,7 +183,8 @@ static float floor_of(struct ear *ear, struct mt_mel *mel, int bands)
     for (int64_t g = ear->start + 1; g <= ear->heard; g++)
         most = fmaxf(most, fmaxf(group_of(ear, g)->head, group_of(ear, g)->body));
     most = fmaxf(most, group_of(ear, ear->heard + 1)->head);
-    mt_mel_peek(mel, &ear->stream, row);
+    mt_mel_peek(&ear->stream, x);
+    mt_mel_rows(mel, x, 1, row, bands);
     return loudest(row, bands, most) - 8;
 }
 
@@ -205,11 +207,12 @@ static int hear(struct ear *ear, const struct mt_apm *a, float *out)
 {
     int bands = a->cfg.bands, old = ear->heard ? KEPT : 0, fresh = old ? GROUP : GROUP + SIDE, n;
     int64_t first = ear->heard ? ear->heard * GROUP + SIDE : 0, used;
-    float pcm[FIRST], floor_at;
+    float pcm[FIRST], x[MT_MEL_HOP * (GROUP + SIDE - 1) + MT_MEL_FFT], floor_at;
 
     n = take(ear, pcm);
     memcpy(out, ear->kept, (size_t)old * (size_t)bands * sizeof(*out));
-    mt_mel_push(a->mel, &ear->stream, pcm, n, false, out + (int64_t)old * bands, fresh, &used);
+    mt_mel_push(&ear->stream, pcm, n, false, x, fresh, &used);
+    mt_mel_rows(a->mel, x, fresh, out + (int64_t)old * bands, bands);
     for (int i = 0; i < fresh; i++)
         note(ear, out + (int64_t)(old + i) * bands, bands, first + i);
     if ((ear->heard + 1) % SLIDE_GROUPS == 0)

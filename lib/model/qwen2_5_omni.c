@@ -10,7 +10,6 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/bind.h"
 #include "model/encoder.h"
@@ -19,7 +18,8 @@
 
 enum {
     CLIP_MAX_S = 300,    /* the authors' extractor cuts a clip there */
-    BLOCKS_AT_ONCE = 8,  /* full blocks in one pass of the tower */
+    BLOCKS_AT_ONCE = 8,  /* full blocks in one pass of the tower … */
+    PASS_BLOCKS = 16,    /* … and blocks at all */
     BLOCK_MIN_FRAMES = 4 /* mel frames that surely give a row */
 };
 
@@ -36,9 +36,9 @@ struct tower {
 struct omni {
     struct mt_decoder lm;
     struct tower tower;
-    struct mt_mel *mel;
+    struct mt_mel *mel;      /* of clips … */
+    struct mt_mel_pass mels; /* … and of live ears */
     float *sinusoid;
-    float *host_mel;      /* [mel_rows, bands] of one pass */
     struct mt_span *span; /* of one pass: at most mel_rows / BLOCK_MIN_FRAMES blocks */
     int *iota;
 };
@@ -128,7 +128,7 @@ static void free_tower(struct mt_backend *be, struct tower *t)
 }
 
 /*
- * One pass over n blocks whose scaled mel lies in host_mel, one block behind the other. The spans
+ * One pass over n blocks whose scaled mel lies in tower.mel, one block behind the other. The spans
  * become those of the positions before pooling; half of each, rounded down, are its rows in
  * tower.out.
  */
@@ -138,7 +138,6 @@ static void run_tower(struct mt_backend *be, struct omni *o, struct mt_span *spa
     struct tower *t = &o->tower;
     int rows = 0;
 
-    op->rows_put(be, t->mel, o->host_mel, span[n - 1].row + span[n - 1].n);
     op->conv1d(be, t->c1, t->mel, t->conv1_w, t->conv1_b, 3, 1, 1, MT_ACT_GELU, span, n,
                t->c1_scratch);
     op->conv1d(be, t->x, t->c1, t->conv2_w, t->conv2_b, 3, 2, 1, MT_ACT_GELU, span, n,
@@ -175,7 +174,7 @@ static int state(const struct mt_model *m, int frame_samples, int backlog,
                  struct mt_state_kind out[MT_STATE_KINDS])
 {
     out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct mt_mel_ear) +
-                                                 mt_ear_bytes(m, frame_samples, backlog)};
+                                                 mt_mel_ear_bytes(m, frame_samples, backlog)};
     return 1;
 }
 
@@ -195,7 +194,7 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
         rc = mt_err_set(e, -EINVAL, "a frame of %.0f ms leaves a block of %d ms (at least %d ms)",
                         1e3 * frame_samples / MT_MEL_RATE, rest * 10, BLOCK_MIN_FRAMES * 10);
     if (rc < 0) {
-        mt_ear_done(&ear->base);
+        mt_mel_ear_done(ear);
         free(ear);
         return rc;
     }
@@ -205,7 +204,7 @@ static int ear_new(struct mt_ear **out, struct mt_model *m, int frame_samples, i
 
 static void ear_free(struct mt_ear *base)
 {
-    mt_ear_done(base);
+    mt_mel_ear_done((struct mt_mel_ear *)base);
     free(base);
 }
 
@@ -224,24 +223,27 @@ static int ear_next_frames(const struct mt_ear *base)
     return rest && rest < BLOCK_MIN_FRAMES ? frames - rest + BLOCK_MIN_FRAMES : frames;
 }
 
-/* Next block of the frame in work: at most block_frames, clamped by the running maximum. */
-static int ear_block(struct mt_mel_ear *ear, float *out, int left)
+/*
+ * The next block of the frame in work, of which `left` mel frames are left, goes to the mel's rows
+ * row..; returns its length.
+ */
+static int ear_block(struct mt_mel_ear *ear, int row, int left)
 {
-    const struct omni *o = ear->base.m->own;
+    struct omni *o = ear->base.m->own;
     int n = left < block_frames(o) ? left : block_frames(o);
 
-    mt_mel_ear_pull(ear, o->mel, o->tower.bands, out, n);
-    mt_mel_scale(out, n, o->tower.bands, &ear->running);
+    mt_mel_pass_add(&o->mels, ear, row, n);
     return n;
 }
 
 static void ear_skip(struct mt_ear *base)
 {
-    struct mt_mel_ear *ear = (struct mt_mel_ear *)base;
-    const struct omni *o = base->m->own;
+    struct omni *o = base->m->own;
 
-    for (int left = ear_next_frames(base); left > 0;)
-        left -= ear_block(ear, o->host_mel, left);
+    for (int left = ear_next_frames(base); left > 0;) {
+        left -= ear_block((struct mt_mel_ear *)base, 0, left);
+        mt_mel_pass_run(&o->mels, o->tower.mel);
+    }
     base->taken++;
     base->n_rows = base->mel_frames = 0;
 }
@@ -249,7 +251,7 @@ static void ear_skip(struct mt_ear *base)
 /* A pass being filled: which ear each block belongs to. */
 struct pass {
     struct mt_model *m;
-    struct mt_ear *owner[BLOCKS_AT_ONCE * 2];
+    struct mt_ear *owner[PASS_BLOCKS];
     int n, rows; /* blocks, mel rows */
 };
 
@@ -260,6 +262,7 @@ static void pass_run(struct pass *p)
 
     if (p->n == 0)
         return;
+    mt_mel_pass_run(&o->mels, o->tower.mel);
     run_tower(p->m->be, o, o->span, p->n);
     for (int i = 0; i < p->n; i++) { /* run_tower left the positions before pooling in the spans */
         struct mt_ear *ear = p->owner[i];
@@ -285,7 +288,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
             int want = left < block_frames(o) ? left : block_frames(o);
             if (p.n == (int)MT_COUNT(p.owner) || p.rows + want > o->tower.mel_rows)
                 pass_run(&p);
-            int got = ear_block(ear, o->host_mel + (int64_t)p.rows * o->tower.bands, left);
+            int got = ear_block(ear, p.rows, left);
             p.owner[p.n] = ears[i];
             o->span[p.n++] = (struct mt_span){p.rows, got};
             p.rows += got;
@@ -316,9 +319,9 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
     for (int64_t f = 0; f < frames; f += block) {
         int t = (int)(frames - f < block ? frames - f : block);
         struct mt_span span = {0, t};
-        memcpy(o->host_mel, mel + f * bands, (size_t)t * (size_t)bands * sizeof(*mel));
         if (block_rows(t) == 0)
             continue;
+        m->be->ops->rows_put(m->be, o->tower.mel, mel + f * bands, t);
         run_tower(m->be, o, &span, 1);
         m->be->ops->rows_get(m->be, out + at * m->info.hidden, o->tower.out, block_rows(t));
         at += block_rows(t);
@@ -369,10 +372,11 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
     m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
     m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
     int mel_rows = o->tower.mel_rows;
-    o->host_mel = mt_alloc(mt_mul((size_t)mel_rows, (size_t)o->tower.bands), sizeof(float));
-    o->span = calloc((size_t)BLOCKS_AT_ONCE * 2, sizeof(*o->span));
+    if ((rc = mt_mel_pass_init(&o->mels, m->be, o->tower.bands, PASS_BLOCKS, mel_rows, e)) < 0)
+        return rc;
+    o->span = calloc(PASS_BLOCKS, sizeof(*o->span));
     o->iota = calloc((size_t)mel_rows, sizeof(*o->iota));
-    if (!o->host_mel || !o->span || !o->iota)
+    if (!o->span || !o->iota)
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < mel_rows; i++)
         o->iota[i] = i;
@@ -388,8 +392,8 @@ static void close_model(struct mt_model *m)
     mt_decoder_free(&o->lm);
     free_tower(m->be, &o->tower);
     mt_mel_free(&o->mel);
+    mt_mel_pass_free(&o->mels);
     free(o->sinusoid);
-    free(o->host_mel);
     free(o->span);
     free(o->iota);
     free(o);

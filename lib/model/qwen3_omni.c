@@ -10,7 +10,6 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "model/aut.h"
 #include "model/mel_ear.h"
@@ -25,7 +24,8 @@ enum {
 struct omni {
     struct mt_decoder lm;
     struct mt_aut tower;
-    struct mt_mel *mel;
+    struct mt_mel *mel;         /* of clips … */
+    struct mt_mel_pass mels;    /* … and of live ears */
     int *iota;                  /* [a pass's rows] */
     struct mt_aut_chunk *chunk; /* [a pass's chunks] */
     struct mt_run *run;
@@ -62,7 +62,7 @@ static int state(const struct mt_model *m, int frame_samples, int backlog,
     struct mt_kv_shape s = ear_kv_shape(m->own);
 
     out[0] = (struct mt_state_kind){"audio", (int64_t)sizeof(struct omni_ear) +
-                                                 mt_ear_bytes(m, frame_samples, backlog)};
+                                                 mt_mel_ear_bytes(m, frame_samples, backlog)};
     out[1] = (struct mt_state_kind){"encoder", mt_kv_block_bytes(&s)};
     return 2;
 }
@@ -73,7 +73,7 @@ static void ear_free(struct mt_ear *base)
 
     if (ear->kv)
         base->m->be->ops->kv_free(base->m->be, ear->kv);
-    mt_ear_done(base);
+    mt_mel_ear_done(&ear->front);
     free(ear);
 }
 
@@ -123,17 +123,16 @@ static void ear_visit(struct mt_ear *base, struct mt_state_io *io)
 }
 
 /*
- * The next chunk of the frame in work, of which `left` mel frames are left; its mel, clamped by the
- * running maximum, goes to mel.
+ * The next chunk of the frame in work, of which `left` mel frames are left, as chunk i of the pass
+ * being filled.
  */
-static struct mt_aut_chunk ear_chunk(struct omni_ear *ear, float *mel, int left)
+static struct mt_aut_chunk ear_chunk(struct omni_ear *ear, int i, int left)
 {
-    const struct omni *o = ear->front.base.m->own;
+    struct omni *o = ear->front.base.m->own;
     const struct mt_aut_config *c = &o->tower.cfg;
     struct mt_aut_chunk k = {.frames = left < c->chunk ? left : c->chunk, .padded = ear->whole};
 
-    mt_mel_ear_pull(&ear->front, o->mel, c->bands, mel, k.frames);
-    mt_mel_scale(mel, k.frames, c->bands, &ear->front.running);
+    mt_mel_pass_add(&o->mels, &ear->front, i * c->chunk, k.frames);
     ear->whole |= k.frames == c->chunk;
     return k;
 }
@@ -153,10 +152,11 @@ static bool window_ends(const struct omni_ear *ear, int frames)
 static void ear_skip(struct mt_ear *base)
 {
     struct omni_ear *ear = (struct omni_ear *)base;
-    const struct omni *o = base->m->own;
+    struct omni *o = base->m->own;
 
     for (int left = mt_mel_ear_next(&ear->front); left > 0;) {
-        struct mt_aut_chunk k = ear_chunk(ear, o->tower.mel, left);
+        struct mt_aut_chunk k = ear_chunk(ear, 0, left);
+        mt_mel_pass_run(&o->mels, mt_aut_mel(&o->tower, 0));
         if (window_ends(ear, k.frames))
             ear->rows = ear->kept = 0;
         ear->rows += (int)mt_aut_rows(&o->tower.cfg, k.frames);
@@ -173,6 +173,7 @@ static void run_pass(struct mt_model *m, int n)
 
     if (n == 0)
         return;
+    mt_mel_pass_run(&o->mels, mt_aut_mel(&o->tower, 0));
     int rows = mt_aut_stem(&o->tower, m->be, o->chunk, n);
     for (int i = 0; i < n; i++) {
         struct omni_ear *ear = o->owner[i];
@@ -212,7 +213,7 @@ static int encode(struct mt_model *m, struct mt_ear **ears, int n)
             ear->rows += (int)mt_aut_rows(&o->tower.cfg, next);
             ear->in_pass++;
             o->owner[k] = ear;
-            o->chunk[k] = ear_chunk(ear, mt_aut_mel(&o->tower, k), left);
+            o->chunk[k] = ear_chunk(ear, k, left);
         }
         ears[i]->taken++;
     }
@@ -240,8 +241,7 @@ static int embed_clip(struct mt_model *m, const float *pcm, int64_t n, float **r
         int k = 0;
         for (; k < c->window_chunks && f < frames; k++) {
             int len = (int)(frames - f < c->chunk ? frames - f : c->chunk);
-            memcpy(mt_aut_mel(&o->tower, k), mel + f * c->bands,
-                   (size_t)len * (size_t)c->bands * sizeof(*mel));
+            m->be->ops->rows_put(m->be, mt_aut_mel(&o->tower, k), mel + f * c->bands, len);
             o->chunk[k] = (struct mt_aut_chunk){.frames = len, .padded = frames >= c->chunk};
             f += len;
         }
@@ -307,7 +307,10 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
     mt_aut_bind(&o->tower, &tower, &b, prefix, chunks);
     if (b.rc < 0)
         return b.rc;
-    if ((rc = mt_mel_new(&o->mel, tower.bands, e)) < 0 || (rc = mt_thinker_info(m, &t, &lm, e)) < 0)
+    if ((rc = mt_mel_new(&o->mel, tower.bands, e)) < 0 ||
+        (rc = mt_mel_pass_init(&o->mels, m->be, tower.bands, chunks, chunks * tower.chunk, e)) <
+            0 ||
+        (rc = mt_thinker_info(m, &t, &lm, e)) < 0)
         return rc;
     m->info.beat_samples = tower.chunk * MT_MEL_HOP;
     m->info.frame_step = MT_MEL_HOP;
@@ -332,6 +335,7 @@ static void close_model(struct mt_model *m)
     mt_decoder_free(&o->lm);
     mt_aut_free(&o->tower, m->be);
     mt_mel_free(&o->mel);
+    mt_mel_pass_free(&o->mels);
     free(o->iota);
     free(o->chunk);
     free(o->run);

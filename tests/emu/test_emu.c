@@ -458,6 +458,139 @@ static void test_graphs(void **state)
     check_churn("qwen3-omni-30b-tiny", "deterministic");
 }
 
+/* ---- ears ---- */
+
+enum { EARS = 2, BEATS = 3 };
+
+/* What the ears heard: the rows of each frame that was encoded. */
+struct heard {
+    int n[BEATS][EARS], hidden;
+    float *rows[BEATS][EARS];
+};
+
+static int16_t sample_of(int ear, int64_t i)
+{
+    return (int16_t)(9000 * sin((double)i * (0.02 + 0.01 * ear) + 3 * sin((double)i * 4e-4)) *
+                     (1 + sin((double)i * 3e-4 * (ear + 1))));
+}
+
+static void push(struct mt_ear *ear, int which, int64_t at, int64_t n)
+{
+    for (int64_t i = at; i < at + n; i++) {
+        float v = (float)sample_of(which, i) / 32768;
+
+        assert_int_equal(mt_ear_push(ear, &v, 1), 1);
+    }
+}
+
+/* The first ear's second frame is skipped; the last ear is saved and goes on as another one. */
+static struct emu_count hear(struct heard *out, const char *shape, int frame, struct mt_backend *be,
+                             bool save)
+{
+    struct mt_model_opts mo = {.step_rows = MOST, .want_rows = SESSIONS};
+    struct mt_ear *ear[EARS], *some[EARS];
+    struct mt_model *m;
+    char spec[64];
+
+    snprintf(spec, sizeof(spec), "synth:%s,layers=1", shape);
+    assert_int_equal(mt_model_open(&m, spec, be, &mo, NULL), 0);
+    const struct mt_model_info *info = mt_model_info(m);
+    out->hidden = info->hidden;
+    for (int i = 0; i < EARS; i++) {
+        assert_int_equal(mt_ear_new(&ear[i], m, frame, 2, NULL), 0);
+        push(ear[i], i, 0, info->lookahead_samples);
+    }
+    for (int t = 0; t < BEATS; t++) {
+        int n = 0;
+
+        for (int i = 0; i < EARS; i++) {
+            push(ear[i], i, t * (int64_t)frame + info->lookahead_samples, frame);
+            assert_int_equal(mt_ear_frames(ear[i]), 1);
+            if (i == 0 && t == 1)
+                mt_ear_skip(ear[i]);
+            else
+                some[n++] = ear[i];
+        }
+        emu_count = (struct emu_count){0};
+        assert_int_equal(mt_model_encode(m, some, n), 0);
+        struct emu_count c = emu_count;
+        for (int i = 0; i < EARS; i++) {
+            struct mt_rows rows = mt_ear_rows(ear[i], &out->n[t][i]);
+
+            out->rows[t][i] = calloc((size_t)(out->n[t][i] + 1), 4 * (size_t)info->hidden);
+            be->ops->rows_get(be, out->rows[t][i], rows, out->n[t][i]);
+        }
+        if (save) {
+            struct mt_state_io to = {0}, from = {.load = true};
+
+            mt_ear_visit(ear[EARS - 1], &to);
+            mt_ear_free(&ear[EARS - 1]);
+            assert_int_equal(mt_ear_new(&ear[EARS - 1], m, frame, 2, NULL), 0);
+            from.data = to.data;
+            from.n = to.n;
+            mt_ear_visit(ear[EARS - 1], &from);
+            assert_int_equal(to.err.code, 0);
+            assert_int_equal(mt_state_end(&from), 0);
+            free(to.data);
+        }
+        if (t == BEATS - 1) {
+            for (int i = 0; i < EARS; i++)
+                mt_ear_free(&ear[i]);
+            mt_model_close(&m);
+            return c;
+        }
+    }
+    return emu_count;
+}
+
+static void heard_free(struct heard *h)
+{
+    for (int t = 0; t < BEATS; t++)
+        for (int i = 0; i < EARS; i++)
+            free(h->rows[t][i]);
+}
+
+/*
+ * Frames of sessions become rows without the host's waiting, the samples in a copy; they are the
+ * CPU's but for rounding, and who was saved and goes on hears the same bits.
+ */
+static void check_ears(const char *shape, int frame)
+{
+    struct heard cpu, card, saved;
+    struct mt_backend *be;
+
+    assert_int_equal(mt_backend_cpu(&be, MT_CPU_SCALAR, 1, NULL), 0);
+    hear(&cpu, shape, frame, be, false);
+    mt_backend_close(&be);
+    assert_int_equal(mt_cuda_open(&be, "exact", NULL), 0);
+    struct emu_count c = hear(&card, shape, frame, be, false);
+    assert_int_equal(c.waits, 0);
+    assert_int_equal(c.down, 0);
+    assert_int_equal(c.allocations, 0);
+    hear(&saved, shape, frame, be, true);
+    mt_backend_close(&be);
+    for (int t = 0; t < BEATS; t++)
+        for (int i = 0; i < EARS; i++) {
+            int n = cpu.n[t][i] * cpu.hidden;
+
+            assert_int_equal(card.n[t][i], cpu.n[t][i]);
+            assert_true((n == 0) == (i == 0 && t == 1));
+            for (int k = 0; k < n; k++)
+                assert_true(fabsf(card.rows[t][i][k] - cpu.rows[t][i][k]) < 1e-3f);
+            assert_memory_equal(saved.rows[t][i], card.rows[t][i], 4 * (size_t)n);
+        }
+    heard_free(&cpu);
+    heard_free(&card);
+    heard_free(&saved);
+}
+
+static void test_ears(void **state)
+{
+    (void)state;
+    check_ears("qwen2.5-omni-7b-tiny", 38 * 160);
+    check_ears("qwen3-omni-30b-tiny", 40 * 160);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -465,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_algorithms), cmocka_unit_test(test_graphs),
         cmocka_unit_test(test_company),    cmocka_unit_test(test_tiles_alone),
         cmocka_unit_test(test_threads),    cmocka_unit_test(test_old_card),
+        cmocka_unit_test(test_ears),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

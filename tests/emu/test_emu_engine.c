@@ -178,8 +178,10 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
 
     assert_int_equal(rc, 0);
     spoil(be, *out, n);
-    ears[n_ears++ % CALLS] = *out;
-    ear_rows = n;
+    if (width > 1) { /* else it is another thing that an ear remembers */
+        ears[n_ears++ % CALLS] = *out;
+        ear_rows = n;
+    }
     return rc;
 }
 

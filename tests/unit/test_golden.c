@@ -108,6 +108,48 @@ static void judge(const struct golden *g, const json_t *c, double worst, double 
 
 /* ---- the kinds of cases ---- */
 
+/* The same by the backend, as of a live ear that is given the clip's edges. */
+static void mel_by_backend(struct golden *g, enum mt_mel_edge edge, const float *pcm, int64_t n,
+                           int frames, int bands, float *out)
+{
+    int seen = edge == MT_MEL_PADDED ? frames + 2 : frames; /* of the padding: see mt_mel_edge */
+    float *x = malloc((size_t)mt_mel_sees(seen) * sizeof(*x));
+    struct mt_mel_span span = {0, seen, x};
+    struct mt_mel_clamp clamp = {
+        .loud = {0, seen}, .rows = {0, frames}, .by = &(int){0}, .n_by = 1};
+    struct mt_mels *mels;
+    struct mt_rows rows;
+
+    for (int64_t i = 0; i < mt_mel_sees(seen); i++) {
+        int64_t pos = llabs(i - MT_MEL_FFT / 2);
+
+        if (edge == MT_MEL_REFLECTED && pos >= n)
+            pos = 2 * (n - 1) - pos;
+        x[i] = pos < n ? pcm[pos] : 0;
+    }
+    assert_int_equal(g->be->ops->mel_new(g->be, &mels, bands), 0);
+    assert_int_equal(g->be->ops->rows_new(g->be, &rows, seen, bands), 0);
+    assert_int_equal(g->be->ops->rows_new(g->be, &clamp.cells, 1, 1), 0);
+    g->be->ops->log_mel(g->be, rows, mels, &span, 1);
+    g->be->ops->mel_clamp(g->be, rows, &clamp, 1);
+    g->be->ops->rows_get(g->be, out, rows, frames);
+    g->be->ops->rows_free(g->be, &rows);
+    g->be->ops->rows_free(g->be, &clamp.cells);
+    g->be->ops->mel_free(g->be, mels);
+    free(x);
+}
+
+static double mel_off(const float *got, const float *want, const int64_t dims[8], int64_t frames,
+                      int64_t step)
+{
+    double worst = 0;
+
+    for (int64_t t = 0, k = 0; t < frames; t += step, k++)
+        for (int64_t b = 0; b < dims[0]; b++) /* the library's layout is [band, frame] */
+            worst = fmax(worst, fabs((double)got[t * dims[0] + b] - want[b * dims[1] + k]));
+    return worst;
+}
+
 static void check_mel(struct golden *g, const json_t *c)
 {
     int64_t n, dims[8], frames, step = json_integer_value(json_object_get(c, "frame_step"));
@@ -117,17 +159,16 @@ static void check_mel(struct golden *g, const json_t *c)
     enum mt_mel_edge edge = json_object_get(c, "edge") ? MT_MEL_REFLECTED : MT_MEL_PADDED;
     float *pcm = load_clip(g, json_array_get(json_object_get(c, "audio"), 0), &n);
     struct mt_mel *mel;
-    double worst = 0;
 
     assert_int_equal(mt_mel_new(&mel, (int)dims[0], NULL), 0);
     frames = mt_mel_clip_frames(edge, n);
     assert_int_equal(frames, json_integer_value(json_object_get(c, "frames")));
     float *got = malloc((size_t)(frames * dims[0]) * sizeof(*got));
     assert_int_equal(mt_mel_clip(mel, edge, pcm, n, got), 0);
-    for (int64_t t = 0, k = 0; t < frames; t += step, k++)
-        for (int64_t b = 0; b < dims[0]; b++) /* the library's layout is [band, frame] */
-            worst = fmax(worst, fabs((double)got[t * dims[0] + b] - want[b * dims[1] + k]));
-    judge(g, c, worst, tol_mel);
+    judge(g, c, mel_off(got, want, dims, frames, step), tol_mel);
+    mel_by_backend(g, edge, pcm, n, (int)frames, (int)dims[0], got);
+    /* A card's f32 has errors of its own beside the library's, which the smallest clip shows most. */
+    judge(g, c, mel_off(got, want, dims, frames, step), 1.5 * tol_mel);
     free(got);
     free(pcm);
     mt_mel_free(&mel);
