@@ -59,16 +59,16 @@ int mt_mel_ear_next(const struct mt_mel_ear *ear)
 enum { MORE = MT_MEL_FFT - MT_MEL_HOP }; /* samples of a stretch beyond its hops */
 
 int mt_mel_pass_init(struct mt_mel_pass *p, struct mt_backend *be, int bands, int spans, int frames,
-                     struct mt_err *e)
+                     int items, struct mt_err *e)
 {
     int64_t samples = (int64_t)frames * MT_MEL_HOP + (int64_t)spans * MORE;
     int rc;
 
     *p = (struct mt_mel_pass){.be = be};
     p->span = calloc((size_t)spans, sizeof(*p->span));
-    p->clamp = calloc((size_t)spans, sizeof(*p->clamp));
+    p->item = calloc((size_t)items, sizeof(*p->item));
     p->x = mt_alloc((size_t)samples, sizeof(*p->x));
-    if (!p->span || !p->clamp || !p->x)
+    if (!p->span || !p->item || !p->x)
         return mt_err_set(e, -ENOMEM, "out of memory");
     if ((rc = be->ops->mel_new(be, &p->mels, bands)) < 0)
         return mt_err_set(e, rc, "no memory for %d mel bands", bands);
@@ -80,7 +80,7 @@ void mt_mel_pass_free(struct mt_mel_pass *p)
     if (p->mels)
         p->be->ops->mel_free(p->be, p->mels);
     free(p->span);
-    free(p->clamp);
+    free(p->item);
     free(p->x);
     *p = (struct mt_mel_pass){0};
 }
@@ -102,29 +102,49 @@ static void pull(struct mt_mel_ear *ear, float *x, int n)
     }
 }
 
+float *mt_mel_pass_sound(struct mt_mel_pass *p, int row, int n)
+{
+    float *x = p->x + (int64_t)p->frames * MT_MEL_HOP + (int64_t)p->spans * MORE;
+
+    p->span[p->spans++] = (struct mt_mel_span){row, n, x};
+    p->frames += n;
+    return x;
+}
+
+struct mt_mel_clamp *mt_mel_pass_item(struct mt_mel_pass *p)
+{
+    return &p->item[p->items++];
+}
+
 void mt_mel_pass_add(struct mt_mel_pass *p, struct mt_mel_ear *ear, int row, int n)
 {
     static const int running = 0;
-    float *x = p->x + (int64_t)p->frames * MT_MEL_HOP + (int64_t)p->n * MORE;
 
-    pull(ear, x, n);
-    p->span[p->n] = (struct mt_mel_span){row, n, x};
-    p->clamp[p->n++] = (struct mt_mel_clamp){.cells = ear->running,
-                                             .loud = {row, n},
-                                             .beside = true,
-                                             .rows = {row, n},
-                                             .by = &running,
-                                             .n_by = 1};
-    p->frames += n;
+    pull(ear, mt_mel_pass_sound(p, row, n), n);
+    *mt_mel_pass_item(p) = (struct mt_mel_clamp){.cells = ear->running,
+                                                 .loud = {row, n},
+                                                 .beside = true,
+                                                 .rows = {row, n},
+                                                 .by = &running,
+                                                 .n_by = 1};
+}
+
+void mt_mel_pass_rows(struct mt_mel_pass *p, struct mt_rows out)
+{
+    p->be->ops->log_mel(p->be, out, p->mels, p->span, p->spans);
+    p->spans = p->frames = 0;
+}
+
+void mt_mel_pass_clamp(struct mt_mel_pass *p, struct mt_rows rows)
+{
+    p->be->ops->mel_clamp(p->be, rows, p->item, p->items);
+    p->items = 0;
 }
 
 void mt_mel_pass_run(struct mt_mel_pass *p, struct mt_rows out)
 {
-    if (p->n == 0)
-        return;
-    p->be->ops->log_mel(p->be, out, p->mels, p->span, p->n);
-    p->be->ops->mel_clamp(p->be, out, p->clamp, p->n);
-    p->n = p->frames = 0;
+    mt_mel_pass_rows(p, out);
+    mt_mel_pass_clamp(p, out);
 }
 
 /* ---- clips ---- */

@@ -29,16 +29,17 @@ int mt_mel_ear_next(const struct mt_mel_ear *ear);
 struct mt_mel_pass {
     struct mt_backend *be;
     struct mt_mels *mels;
-    int n, frames; /* gathered */
+    int spans, frames, items; /* gathered */
     struct mt_mel_span *span;
-    struct mt_mel_clamp *clamp;
+    struct mt_mel_clamp *item;
     float *x; /* their samples */
 };
 /*
- * For so many stretches and frames at once. -ENOMEM with a line; mt_mel_pass_free all the same.
+ * For so many stretches, frames and items of mel_clamp at once. -ENOMEM with a line;
+ * mt_mel_pass_free all the same.
  */
 int mt_mel_pass_init(struct mt_mel_pass *p, struct mt_backend *be, int bands, int spans, int frames,
-                     struct mt_err *e);
+                     int items, struct mt_err *e);
 void mt_mel_pass_free(struct mt_mel_pass *p);
 /*
  * The next n mel frames of the ear's sound, to be rows row.. of the result, clamped by the maximum
@@ -47,6 +48,15 @@ void mt_mel_pass_free(struct mt_mel_pass *p);
 void mt_mel_pass_add(struct mt_mel_pass *p, struct mt_mel_ear *ear, int row, int n);
 /* All that were gathered, into out; none are then. */
 void mt_mel_pass_run(struct mt_mel_pass *p, struct mt_rows out);
+
+/*
+ * The same in its parts. Room for the samples of n frames, mt_mel_sees(n) of them, that become rows
+ * row..; an item to be filled; raw rows; and the items.
+ */
+float *mt_mel_pass_sound(struct mt_mel_pass *p, int row, int n);
+struct mt_mel_clamp *mt_mel_pass_item(struct mt_mel_pass *p);
+void mt_mel_pass_rows(struct mt_mel_pass *p, struct mt_rows out);
+void mt_mel_pass_clamp(struct mt_mel_pass *p, struct mt_rows rows);
 
 /* How a family takes whole clips. */
 struct mt_clip_rule {

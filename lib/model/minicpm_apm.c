@@ -122,7 +122,7 @@ static void bind_scratch(struct mt_apm *a, struct mt_binder *b)
     int d = a->cfg.enc.d_model, mel = MT_UNITS_AT_ONCE * MT_UNIT_MEL;
     int rows = MT_UNITS_AT_ONCE * MT_UNIT_ROWS;
 
-    a->mel_rows = mt_bind_rows(b, mel, a->cfg.bands);
+    a->mel_rows = mt_bind_rows(b, mel + MT_UNITS_AT_ONCE * MT_UNIT_BESIDE, a->cfg.bands);
     a->c1 = mt_bind_rows(b, mel, d);
     a->c1_scratch = mt_bind_rows(b, mel, 3 * a->cfg.bands);
     a->c2 = mt_bind_rows(b, mel / 2, d);
@@ -154,13 +154,17 @@ int mt_apm_init(struct mt_apm *a, const struct mt_apm_config *cfg, enum mt_dtype
     a->blocks = calloc((size_t)cfg->positions, sizeof(*a->blocks));
     a->index = calloc((size_t)rows, sizeof(*a->index));
     a->places = calloc((size_t)(rows > cfg->positions ? rows : cfg->positions), sizeof(*a->places));
-    a->host_mel = mt_alloc(mt_mul((size_t)MT_UNITS_AT_ONCE * MT_UNIT_MEL, (size_t)cfg->bands),
-                           sizeof(*a->host_mel));
-    if (!a->blocks || !a->index || !a->places || !a->host_mel)
+    a->by = calloc(MT_UNITS_AT_ONCE, sizeof(*a->by));
+    if (!a->blocks || !a->index || !a->places || !a->by)
         return mt_err_set(e, -ENOMEM, "out of memory");
     for (int i = 0; i < cfg->positions; i++)
         a->blocks[i] = i;
-    return mt_mel_new(&a->mel, cfg->bands, e);
+    int units = MT_UNITS_AT_ONCE, rc = mt_mel_new(&a->mel, cfg->bands, e);
+    /* Of a unit: its own frames, and two stretches of those beside. */
+    return rc < 0
+               ? rc
+               : mt_mel_pass_init(&a->mels, be, cfg->bands, 3 * units,
+                                  units * (MT_UNIT_MEL + MT_UNIT_BESIDE), units * MT_UNIT_ITEMS, e);
 }
 
 void mt_apm_free(struct mt_apm *a)
@@ -180,10 +184,11 @@ void mt_apm_free(struct mt_apm *a)
     for (size_t j = 0; j < MT_COUNT(rows); j++)
         mt_unbind_rows(be, rows[j]);
     mt_mel_free(&a->mel);
+    mt_mel_pass_free(&a->mels);
     free(a->blocks);
     free(a->index);
     free(a->places);
-    free(a->host_mel);
+    free(a->by);
     *a = (struct mt_apm){0};
 }
 
@@ -201,13 +206,12 @@ struct mt_kv_view mt_apm_view(const struct mt_apm *a, struct mt_kv *kv)
 void mt_apm_units(struct mt_apm *a, const struct mt_apm_unit *unit, int n)
 {
     const struct mt_ops *op = a->be->ops;
-    struct mt_span span[MT_UNITS_AT_ONCE];
+    struct mt_span span[MT_UNITS_AT_ONCE] = {{0}};
     struct mt_run run[MT_UNITS_AT_ONCE];
     int mel = 0, at = 0, rows = n * MT_UNIT_ROWS, per = mt_apm_rows(a, MT_UNIT_ROWS);
 
     for (int i = 0; i < n; mel += unit[i++].mel)
         span[i] = (struct mt_span){mel, unit[i].mel};
-    op->rows_put(a->be, a->mel_rows, a->host_mel, mel);
     op->conv1d(a->be, a->c1, a->mel_rows, a->conv1_w, a->conv1_b, 3, 1, 1, MT_ACT_GELU, span, n,
                a->c1_scratch);
     op->conv1d(a->be, a->c2, a->c1, a->conv2_w, a->conv2_b, 3, 2, 1, MT_ACT_GELU, span, n,

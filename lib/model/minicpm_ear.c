@@ -13,7 +13,6 @@
 #include "model/minicpm_ear.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,26 +29,27 @@ enum {
     GROUPS = 33 /* of the buffer at its longest, and the one begun */
 };
 
-/* Loudest values of a group's frames: the first two, these where the buffer begins, the others. */
-struct group {
-    float head, edge, body;
-};
+/*
+ * The cells of an ear: loudest values of a group's frames (the first two, these where the buffer
+ * begins, the others), group g at g % GROUPS; and of the last frame, which reaches past the end.
+ */
+enum { HEAD, EDGE, BODY, PARTS, PEEK = PARTS * GROUPS, CELLS };
+
+static int cell(int64_t group, int part)
+{
+    return (int)(group % GROUPS) * PARTS + part;
+}
 
 struct ear {
     struct mt_ear base; /* first */
     struct mt_mel_stream stream;
-    int64_t heard;              /* units that the front end had … */
-    int64_t encoded;            /* … and the encoder: those in its cache's past */
-    int64_t start;              /* group that the buffer begins with */
-    struct group group[GROUPS]; /* of group g at g % GROUPS */
+    int64_t heard;        /* units that the front end had … */
+    int64_t encoded;      /* … and the encoder: those in its cache's past */
+    int64_t start;        /* group that the buffer begins with */
+    struct mt_rows cells; /* [1, CELLS] */
+    struct mt_rows kept;  /* [KEPT, bands] raw */
     struct mt_kv *kv;
-    float kept[]; /* [KEPT, bands] raw */
 };
-
-static size_t ear_size(const struct mt_apm *a)
-{
-    return sizeof(struct ear) + KEPT * (size_t)a->cfg.bands * sizeof(float);
-}
 
 static int64_t kv_bytes(const struct mt_apm *a)
 {
@@ -59,8 +59,11 @@ static int64_t kv_bytes(const struct mt_apm *a)
 int mt_minicpm_ear_state(const struct mt_model *m, const struct mt_apm *a, int frame_samples,
                          int backlog, struct mt_state_kind out[MT_STATE_KINDS])
 {
-    out[0] = (struct mt_state_kind){"audio",
-                                    (int64_t)ear_size(a) + mt_ear_bytes(m, frame_samples, backlog)};
+    const struct mt_ops *op = m->be->ops;
+
+    out[0] = (struct mt_state_kind){
+        "audio", (int64_t)sizeof(struct ear) + mt_ear_bytes(m, frame_samples, backlog) +
+                     op->rows_bytes(m->be, 1, CELLS) + op->rows_bytes(m->be, KEPT, a->cfg.bands)};
     out[1] = (struct mt_state_kind){"encoder", kv_bytes(a)};
     return 2;
 }
@@ -78,11 +81,14 @@ int mt_minicpm_ear_new(struct mt_ear **out, struct mt_model *m, struct mt_apm *a
     if (a->units == 0)
         return mt_err_set(e, -EINVAL, "a table of %d positions has no room for a unit of %d",
                           a->cfg.positions, MT_UNIT_ROWS);
-    if (!(ear = calloc(1, ear_size(a))))
+    if (!(ear = calloc(1, sizeof(*ear))))
         return mt_err_set(e, -ENOMEM, "out of memory");
     rc = mt_ear_init(&ear->base, m, frame_samples, backlog, e);
     if (rc == 0 && (rc = m->be->ops->kv_new(m->be, &ear->kv, &a->kv, a->units)) < 0)
         mt_err_set(e, rc, "no memory for an encoder cache of %lld bytes", (long long)kv_bytes(a));
+    if (rc == 0 && ((rc = m->be->ops->rows_new(m->be, &ear->cells, 1, CELLS)) < 0 ||
+                    (rc = m->be->ops->rows_new(m->be, &ear->kept, KEPT, a->cfg.bands)) < 0))
+        mt_err_set(e, rc, "no memory for a session's mel");
     mt_mel_stream_init(&ear->stream);
     *out = &ear->base;
     if (rc < 0) {
@@ -97,6 +103,8 @@ void mt_minicpm_ear_free(struct mt_ear *base)
     struct ear *ear = (struct ear *)base;
 
     base->m->be->ops->kv_free(base->m->be, ear->kv);
+    mt_unbind_rows(base->m->be, &ear->cells);
+    mt_unbind_rows(base->m->be, &ear->kept);
     mt_ear_done(base);
     free(ear);
 }
@@ -105,6 +113,8 @@ void mt_minicpm_ear_visit(struct mt_apm *a, struct mt_ear *base, struct mt_state
 {
     struct ear *ear = (struct ear *)base;
     struct mt_kv_view view = mt_apm_view(a, ear->kv);
+    struct mt_backend *be = base->m->be;
+    float cells[CELLS] = {0}, kept[KEPT * MT_MEL_BANDS_MAX];
 
     mt_ear_base_visit(base, io);
     mt_mel_stream_visit(&ear->stream, io);
@@ -112,80 +122,56 @@ void mt_minicpm_ear_visit(struct mt_apm *a, struct mt_ear *base, struct mt_state
     mt_state_i64(io, "units encoded", &ear->encoded, 0, ear->heard);
     mt_state_i64(io, "first group", &ear->start,
                  ear->heard > GROUPS - 2 ? ear->heard - (GROUPS - 2) : 0, ear->heard);
-    for (int i = 0; i < GROUPS; i++) {
-        mt_state_f32(io, "loudest of a group", &ear->group[i].head);
-        mt_state_f32(io, "loudest of a group", &ear->group[i].edge);
-        mt_state_f32(io, "loudest of a group", &ear->group[i].body);
+    if (!io->load) {
+        be->ops->rows_get(be, cells, ear->cells, 1);
+        be->ops->rows_get(be, kept, ear->kept, KEPT);
     }
-    mt_state_floats(io, "mel kept", ear->kept, KEPT * (size_t)a->cfg.bands);
+    for (int i = 0; i < PARTS * GROUPS; i++)
+        mt_state_f32(io, "loudest of a group", &cells[i]);
+    mt_state_floats(io, "mel kept", kept, KEPT * (size_t)a->cfg.bands);
+    if (io->load && mt_state_ok(io)) {
+        be->ops->rows_put(be, ear->cells, cells, 1);
+        be->ops->rows_put(be, ear->kept, kept, KEPT);
+    }
     /* The next unit takes the oldest one's place. */
     int64_t n = ear->encoded < a->units - 1 ? ear->encoded : a->units - 1;
-    mt_state_kv(io, "the encoder's past", base->m->be, ear->kv, &a->kv, &view,
+    mt_state_kv(io, "the encoder's past", be, ear->kv, &a->kv, &view,
                 (ear->encoded - n) * MT_UNIT_ROWS, n * MT_UNIT_ROWS, 0);
 }
 
 /* ---- the maximum ---- */
 
-static float loudest(const float *row, int bands, float so_far)
+/* The cell becomes the loudest of n rows. */
+static void note(struct mt_mel_pass *p, const struct ear *ear, int into, int row, int n)
 {
-    for (int i = 0; i < bands; i++)
-        so_far = fmaxf(so_far, row[i]);
-    return so_far;
-}
-
-static struct group *group_of(struct ear *ear, int64_t g)
-{
-    return &ear->group[g % GROUPS];
-}
-
-/* Frame t of the call, raw. Groups begin with their first frame. */
-static void note(struct ear *ear, const float *row, int bands, int64_t t)
-{
-    struct group *g = group_of(ear, t / GROUP);
-    float *to = t % GROUP < SIDE ? &g->head : &g->body;
-
-    if (t % GROUP == 0)
-        g->head = g->body = -INFINITY;
-    *to = loudest(row, bands, *to);
+    *mt_mel_pass_item(p) =
+        (struct mt_mel_clamp){.cells = ear->cells, .loud = {row, n}, .into = into};
 }
 
 /*
- * The group behind a unit begins with the unit's last samples. Should the buffer once begin there,
- * it will see them reflected in its first two frames.
+ * The cells that the clamp of the unit just heard hangs on; returns how many, none where there is
+ * no clamp.
  */
-static void note_edge(struct ear *ear, struct mt_mel *mel, int bands, const float *last)
-{
-    struct group *g = group_of(ear, ear->heard + 1);
-    struct mt_mel_stream from;
-    float x[MT_MEL_HOP * (SIDE - 1) + MT_MEL_FFT], row[SIDE * MT_MEL_BANDS_MAX];
-    int64_t used;
-
-    mt_mel_stream_init(&from);
-    int n = mt_mel_push(&from, last, AHEAD, false, x, SIDE, &used);
-    mt_mel_rows(mel, x, n, row, bands);
-    g->edge = loudest(row, n * bands, -INFINITY);
-}
-
-/* Where the clamp of the unit just heard lies: -INFINITY for none. */
-static float floor_of(struct ear *ear, struct mt_mel *mel, int bands)
+static int clamped_by(struct ear *ear, int by[MT_UNIT_BY])
 {
     int64_t samples = FIRST + (ear->heard - ear->start) * MT_UNIT_SAMPLES;
-    float x[MT_MEL_FFT], row[MT_MEL_BANDS_MAX], most;
+    int n = 0;
 
     if (samples >= SLIDE_AT) {
         ear->start += SLIDE_GROUPS;
         samples -= (int64_t)SLIDE_GROUPS * MT_UNIT_SAMPLES;
     }
     if (samples < CLAMP_FROM)
-        return -INFINITY;
-    most = ear->start ? group_of(ear, ear->start)->edge : group_of(ear, 0)->head;
-    most = fmaxf(most, group_of(ear, ear->start)->body);
-    for (int64_t g = ear->start + 1; g <= ear->heard; g++)
-        most = fmaxf(most, fmaxf(group_of(ear, g)->head, group_of(ear, g)->body));
-    most = fmaxf(most, group_of(ear, ear->heard + 1)->head);
-    mt_mel_peek(&ear->stream, x);
-    mt_mel_rows(mel, x, 1, row, bands);
-    return loudest(row, bands, most) - 8;
+        return 0;
+    by[n++] = cell(ear->start, ear->start ? EDGE : HEAD);
+    by[n++] = cell(ear->start, BODY);
+    for (int64_t g = ear->start + 1; g <= ear->heard; g++) {
+        by[n++] = cell(g, HEAD);
+        by[n++] = cell(g, BODY);
+    }
+    by[n++] = cell(ear->heard + 1, HEAD);
+    by[n++] = PEEK;
+    return n;
 }
 
 /* ---- units ---- */
@@ -202,54 +188,94 @@ static int take(struct ear *ear, float pcm[FIRST])
     return lead + n;
 }
 
-/* The mel frames of the next unit, scaled, into out: returns how many. */
-static int hear(struct ear *ear, const struct mt_apm *a, float *out)
+/*
+ * The mel frames of the next unit, which is the pass's unit i, to be rows row.. of mel_rows: returns
+ * how many. Of them those kept of the unit before are moved there by settle().
+ */
+static int hear(struct ear *ear, struct mt_apm *a, int i, int row)
 {
-    int bands = a->cfg.bands, old = ear->heard ? KEPT : 0, fresh = old ? GROUP : GROUP + SIDE, n;
-    int64_t first = ear->heard ? ear->heard * GROUP + SIDE : 0, used;
-    float pcm[FIRST], x[MT_MEL_HOP * (GROUP + SIDE - 1) + MT_MEL_FFT], floor_at;
+    int old = ear->heard ? KEPT : 0, fresh = old ? GROUP : GROUP + SIDE, n;
+    int body = row + old + fresh - GROUP; /* frames SIDE.. of group `heard` */
+    int beside = MT_UNITS_AT_ONCE * MT_UNIT_MEL + i * MT_UNIT_BESIDE;
+    struct mt_mel_pass *p = &a->mels;
+    int64_t used;
+    float pcm[FIRST];
 
     n = take(ear, pcm);
-    memcpy(out, ear->kept, (size_t)old * (size_t)bands * sizeof(*out));
-    mt_mel_push(&ear->stream, pcm, n, false, x, fresh, &used);
-    mt_mel_rows(a->mel, x, fresh, out + (int64_t)old * bands, bands);
-    for (int i = 0; i < fresh; i++)
-        note(ear, out + (int64_t)(old + i) * bands, bands, first + i);
-    if ((ear->heard + 1) % SLIDE_GROUPS == 0)
-        note_edge(ear, a->mel, bands, pcm + n - AHEAD);
-    floor_at = floor_of(ear, a->mel, bands);
-    n = old + fresh;
-    memcpy(ear->kept, out + (int64_t)(n - KEPT) * bands, KEPT * (size_t)bands * sizeof(*out));
-    for (int64_t i = 0; i < (int64_t)n * bands; i++)
-        out[i] = (fmaxf(out[i], floor_at) + 4) / 4;
+    mt_mel_push(&ear->stream, pcm, n, false, mt_mel_pass_sound(p, row + old, fresh), fresh, &used);
+    if (!ear->heard)
+        note(p, ear, cell(0, HEAD), row, SIDE);
+    note(p, ear, cell(ear->heard, BODY), body, GROUP - SIDE);
+    note(p, ear, cell(ear->heard + 1, HEAD), body + GROUP - SIDE, SIDE);
+    note(p, ear, cell(ear->heard + 1, BODY), 0, 0); /* it begins */
+    if ((ear->heard + 1) % SLIDE_GROUPS == 0) {
+        /*
+         * The group behind a unit begins with the unit's last samples. Should the buffer once begin
+         * there, it will see them reflected in its first two frames.
+         */
+        struct mt_mel_stream from;
+
+        mt_mel_stream_init(&from);
+        mt_mel_push(&from, pcm + n - AHEAD, AHEAD, false, mt_mel_pass_sound(p, beside, SIDE), SIDE,
+                    &used);
+        note(p, ear, cell(ear->heard + 1, EDGE), beside, SIDE);
+    }
+    struct mt_mel_clamp *all = mt_mel_pass_item(p);
+    *all = (struct mt_mel_clamp){.cells = ear->cells,
+                                 .into = PEEK,
+                                 .rows = {row, old + fresh},
+                                 .by = a->by[i],
+                                 .n_by = clamped_by(ear, a->by[i])};
+    if (all->n_by) {
+        mt_mel_peek(&ear->stream, mt_mel_pass_sound(p, beside + SIDE, 1));
+        all->loud = (struct mt_span){beside + SIDE, 1};
+    }
     ear->heard++;
     ear->base.taken++;
-    return n;
+    return old + fresh;
+}
+
+/* What was heard becomes rows of mel_rows. mel: how many each of n ears has. */
+static void settle(struct mt_apm *a, struct mt_ear **ears, const int *mel, int n)
+{
+    const struct mt_ops *op = a->be->ops;
+
+    mt_mel_pass_rows(&a->mels, a->mel_rows);
+    for (int i = 0, row = 0; i < n; row += mel[i++]) {
+        struct ear *ear = (struct ear *)ears[i];
+
+        if (mel[i] == MT_UNIT_MEL)
+            op->gather(a->be, mt_rows_from(a->mel_rows, row), ear->kept, a->blocks, KEPT);
+        op->gather(a->be, ear->kept, mt_rows_from(a->mel_rows, row + mel[i] - KEPT), a->blocks,
+                   KEPT);
+    }
+    mt_mel_pass_clamp(&a->mels, a->mel_rows);
 }
 
 /* A unit that nothing is computed for leaves no keys: to the encoder the call stood still. */
 void mt_minicpm_ear_skip(struct mt_apm *a, struct mt_ear *base)
 {
-    struct ear *ear = (struct ear *)base;
+    int mel = hear((struct ear *)base, a, 0, 0);
 
-    hear(ear, a, a->host_mel);
+    settle(a, &base, &mel, 1);
     base->n_rows = base->mel_frames = 0;
 }
 
 static void pass(struct mt_apm *a, struct mt_ear **ears, int n)
 {
     struct mt_apm_unit unit[MT_UNITS_AT_ONCE];
-    int mel = 0, per = mt_apm_rows(a, MT_UNIT_ROWS);
+    int mel[MT_UNITS_AT_ONCE], row = 0, per = mt_apm_rows(a, MT_UNIT_ROWS);
 
     for (int i = 0; i < n; i++) {
         struct ear *ear = (struct ear *)ears[i];
-        int got = hear(ear, a, a->host_mel + (int64_t)mel * a->cfg.bands);
 
-        unit[i] = (struct mt_apm_unit){got, ear->encoded++, ear->kv};
-        ears[i]->mel_frames = got;
+        mel[i] = hear(ear, a, i, row);
+        unit[i] = (struct mt_apm_unit){mel[i], ear->encoded++, ear->kv};
+        ears[i]->mel_frames = mel[i];
         ears[i]->n_rows = per;
-        mel += got;
+        row += mel[i];
     }
+    settle(a, ears, mel, n);
     mt_apm_units(a, unit, n);
     for (int i = 0; i < n; i++)
         a->be->ops->gather(a->be, ears[i]->rows, mt_rows_from(a->out, (int64_t)i * per), a->blocks,

@@ -372,7 +372,8 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
     m->info.frame_step = 2 * MT_MEL_HOP; /* an even number of mel frames */
     m->info.frame_min = BLOCK_MIN_FRAMES * MT_MEL_HOP;
     int mel_rows = o->tower.mel_rows;
-    if ((rc = mt_mel_pass_init(&o->mels, m->be, o->tower.bands, PASS_BLOCKS, mel_rows, e)) < 0)
+    if ((rc = mt_mel_pass_init(&o->mels, m->be, o->tower.bands, PASS_BLOCKS, mel_rows, PASS_BLOCKS,
+                               e)) < 0)
         return rc;
     o->span = calloc(PASS_BLOCKS, sizeof(*o->span));
     o->iota = calloc((size_t)mel_rows, sizeof(*o->iota));

@@ -308,8 +308,8 @@ static int open_model(struct mt_model *m, const json_t *config, const char *wher
     if (b.rc < 0)
         return b.rc;
     if ((rc = mt_mel_new(&o->mel, tower.bands, e)) < 0 ||
-        (rc = mt_mel_pass_init(&o->mels, m->be, tower.bands, chunks, chunks * tower.chunk, e)) <
-            0 ||
+        (rc = mt_mel_pass_init(&o->mels, m->be, tower.bands, chunks, chunks * tower.chunk, chunks,
+                               e)) < 0 ||
         (rc = mt_thinker_info(m, &t, &lm, e)) < 0)
         return rc;
     m->info.beat_samples = tower.chunk * MT_MEL_HOP;

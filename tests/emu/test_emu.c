@@ -589,6 +589,7 @@ static void test_ears(void **state)
     (void)state;
     check_ears("qwen2.5-omni-7b-tiny", 38 * 160);
     check_ears("qwen3-omni-30b-tiny", 40 * 160);
+    check_ears("minicpm-o-4.5-tiny", 16000);
 }
 
 int main(void)
