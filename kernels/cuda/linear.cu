@@ -15,7 +15,8 @@ enum { WARPS = 8, ROWS = 8, EACH = 8, STEP = 32 * EACH };
 
 /*
  * Weights in blocks: so many rows are worth rounding x to bf16 for tensor cores, and so many the
- * decoding of the weights for cuBLAS, by pieces of so many bytes.
+ * decoding of the weights for cuBLAS, by pieces of so many bytes. Types that have no tiles are
+ * decoded from more rows on than our own kernel takes at once.
  */
 #ifdef MT_CUDA_EMU /* small tests go every way */
 enum { FEW = 3, MANY = 40, DECODED_BYTES = 64 << 10 };
@@ -296,7 +297,7 @@ void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m)
         m->type = MT_Q8_APART;
         MT_LAUNCH(c, part_blocks, mt_blocks(n, WARPS), 32 * WARPS, 0, (unsigned char *)m->data, n);
     }
-    if ((m->type == MT_Q8_APART || m->type == MT_Q4_K) && !c->deterministic)
+    if (m->type > MT_BF16 && !c->deterministic)
         for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++)
             mt_cuda_grow(c, &l->decoded, &l->decoded_bytes, DECODED_BYTES);
 }
@@ -433,6 +434,32 @@ template <int TYPE> static __global__ void decode_rows(uint16_t *dst, struct mt_
     ((uint4 *)dst)[i * 32 + dev_lane()] = v;
 }
 
+/* Those that nothing else decodes: an element a thread, 256 of a row a block. */
+static __global__ void decode_any(uint16_t *dst, struct mt_dmat m)
+{
+    unsigned pieces = ((unsigned)m.cols + 255) / 256;
+    int64_t row = blockIdx.x / pieces;
+    int col = (int)(blockIdx.x % pieces * 256 + threadIdx.x);
+
+    if (col < m.cols)
+        dst[row * m.cols + col] =
+            dev_to_bf16(dev_weight_at(m.type, m.data + row * m.row_bytes, col));
+}
+
+/* All of m as bf16 to c->lane->decoded. */
+static void decode(struct mt_cuda *c, const struct mt_dmat &m)
+{
+    unsigned grid = mt_blocks((int64_t)m.rows * (m.cols / STEP), WARPS);
+    uint16_t *to = (uint16_t *)c->lane->decoded;
+
+    if (m.type == MT_Q4_K)
+        MT_LAUNCH(c, decode_rows<MT_Q4_K>, grid, 32 * WARPS, 0, to, m);
+    else if (m.type == MT_Q8_APART)
+        MT_LAUNCH(c, decode_rows<MT_Q8_APART>, grid, 32 * WARPS, 0, to, m);
+    else
+        MT_LAUNCH(c, decode_any, (unsigned)m.rows * mt_blocks(m.cols, 256), 256, 0, to, m);
+}
+
 /* x has been rounded to bf16. */
 static void tiles(struct mt_cuda *c, struct mt_rows out, const struct mt_dmat &m,
                   const struct epilogue &e, int n)
@@ -455,12 +482,14 @@ static bool blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, cons
                    const struct epilogue &e, int n, int *cast)
 {
     int rows = (int)(c->lane->decoded_bytes / ((size_t)m.cols * 2) / 64 * 64);
+    bool tiled = m.type == MT_Q8_APART || m.type == MT_Q4_K;
+    bool decoded = rows > 0 && !c->deterministic && n >= (tiled ? MANY : ROWS + 1);
 
     x.width = m.cols;
-    if ((m.type != MT_Q8_APART && m.type != MT_Q4_K) || (n < FEW && !c->deterministic) ||
+    if (m.type <= MT_BF16 || !(decoded || (tiled && (n >= FEW || c->deterministic))) ||
         !cast_to(c, x, MT_BF16, n, cast))
         return false;
-    if (n < MANY || !rows || c->deterministic) {
+    if (!decoded) {
         tiles(c, out, m, e, n);
         return true;
     }
@@ -477,15 +506,13 @@ static bool blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, cons
         end.bias = e.bias ? e.bias + o : NULL;
         if (e.residual.data)
             end.residual = mt_rows_cols(e.residual, o, part.rows);
-        unsigned grid = mt_blocks((int64_t)part.rows * (m.cols / STEP), WARPS);
-        if (m.type == MT_Q4_K)
-            MT_LAUNCH(c, decode_rows<MT_Q4_K>, grid, 32 * WARPS, 0, (uint16_t *)c->lane->decoded,
-                      part);
-        else
-            MT_LAUNCH(c, decode_rows<MT_Q8_APART>, grid, 32 * WARPS, 0,
-                      (uint16_t *)c->lane->decoded, part);
-        if (!blas(c, to, x, dense, end, n, cast))
+        decode(c, part);
+        if (blas(c, to, x, dense, end, n, cast))
+            continue;
+        if (tiled)
             tiles(c, to, part, end, n);
+        else
+            own(c, to, x, part, end, n);
     }
     return true;
 }

@@ -300,6 +300,41 @@ static void test_old_card(void **state)
     assert_non_null(strstr(e.text, "compute capability 7, 8 is needed"));
 }
 
+/* Products by cuBLASLt for n rows and weights in blocks that have no tiles. */
+static int decoded_products(const char *how, int n)
+{
+    enum { IN = 256, OUT = 8 };
+    struct mt_bytes b = {NULL, MT_Q6_K, OUT, IN, false};
+    struct mt_rows x, y;
+    struct mt_backend *be;
+    struct mt_mat *w;
+    void *zeros = calloc(OUT, (size_t)mt_dtype_row_bytes(MT_Q6_K, IN));
+
+    assert_non_null(b.data = zeros);
+    assert_int_equal(mt_cuda_open(&be, how, NULL), 0);
+    assert_int_equal(be->ops->rows_new(be, &x, n, IN), 0);
+    assert_int_equal(be->ops->rows_new(be, &y, n, OUT), 0);
+    assert_int_equal(be->ops->mat_new(be, &w, &b), 0);
+    emu_count = (struct emu_count){0};
+    be->ops->linear(be, y, x, w, NULL, MT_ACT_NONE, MT_NO_ROWS, n);
+    int products = emu_count.products;
+    be->ops->mat_free(be, w);
+    be->ops->rows_free(be, &x);
+    be->ops->rows_free(be, &y);
+    mt_backend_close(&be);
+    free(zeros);
+    return products;
+}
+
+/* They are decoded once for all rows, not once for each 8. */
+static void test_decoded(void **state)
+{
+    (void)state;
+    assert_int_equal(decoded_products("", 8), 0);
+    assert_int_equal(decoded_products("", 9), 1);
+    assert_int_equal(decoded_products("deterministic", 9), 0);
+}
+
 /* ---- graphs ---- */
 
 /* Sessions that come, talk and go, with windows of CHURN_BLOCKS - 1 blocks and a block of sinks. */
@@ -599,7 +634,7 @@ int main(void)
         cmocka_unit_test(test_algorithms), cmocka_unit_test(test_graphs),
         cmocka_unit_test(test_company),    cmocka_unit_test(test_tiles_alone),
         cmocka_unit_test(test_threads),    cmocka_unit_test(test_old_card),
-        cmocka_unit_test(test_ears),
+        cmocka_unit_test(test_decoded),    cmocka_unit_test(test_ears),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

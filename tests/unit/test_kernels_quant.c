@@ -481,6 +481,25 @@ static void check_rounded(struct mt_backend *be, enum mt_dtype t, int in, int ou
     free(bias);
 }
 
+/* Types without tiles: few rows as they are, from 9 on the weights as bf16 and cuBLAS. */
+static void test_decoded(void **state)
+{
+    static const enum mt_dtype types[] = {MT_Q4_0, MT_Q4_1, MT_Q5_0, MT_Q5_1,
+                                          MT_Q8_0, MT_Q5_K, MT_Q6_K};
+    struct mt_backend *be;
+
+    (void)state;
+    assert_int_equal(mt_cuda_open(&be, "", NULL), 0);
+    for (unsigned i = 0; i < MT_COUNT(types); i++) {
+        int in = mt_dtype_block(types[i]) * (2 * rnd_int(0, 2) + 1);
+
+        check_rounded(be, types[i], in, rnd_int(1, 40), rnd_int(1, 8), 0);
+        check_rounded(be, types[i], in, rnd_int(1, 40), rnd_int(9, 30), 0x1.01p-8);
+    }
+    check_rounded(be, MT_Q6_K, 1280, 60, 12, 0x1.01p-8); /* in pieces */
+    be->ops->free(be);
+}
+
 /* Tensor cores, or the weights as bf16 and cuBLAS; a deterministic row knows of no others. */
 static void test_tiles(void **state)
 {
@@ -533,7 +552,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifdef TEST_CUDA
-        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_tiles),   cmocka_unit_test(test_decoded),
 #endif
         cmocka_unit_test(test_decode),  cmocka_unit_test(test_row_bytes),
         cmocka_unit_test(test_linear),  cmocka_unit_test(test_bits),
