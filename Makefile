@@ -136,7 +136,7 @@ $B/libmetronome-cuda.so: $(PLUGIN_OBJ)
 # The same device code for the host, under the tests of the kernels: tests/emu says how. A thread is a fibre there,
 # which the thread sanitizer can't follow.
 EMU_OBJ  := $(CUDA_SRC:%.cu=$B/emu/%.o) $B/emu/tests/emu/cuda_emu.o
-EMU_TEST := $(if $(findstring thread,$(SAN)),,$B/tests/test_emu $(patsubst tests/unit/test_kernels%.c,$B/tests/test_cuda%,$(wildcard tests/unit/test_kernels*.c)))
+EMU_TEST := $(if $(findstring thread,$(SAN)),,$(patsubst tests/emu/%.c,$B/tests/%,$(wildcard tests/emu/test_*.c)) $(patsubst tests/unit/test_kernels%.c,$B/tests/test_cuda%,$(wildcard tests/unit/test_kernels*.c)))
 MT_EMU   = $(CXX) -std=c++17 -x c++ -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics -ffp-contract=off -DMT_CUDA_EMU -DMT_PIECE=64 \
            -DMT_DRAW_THREADS=64 -Wall -Wextra -Wshadow -Wno-unknown-pragmas $(if $(CI),-Werror) -Itests/emu -Ilib -I. $(PKG_CF) $(SANFLAGS) $(CFLAGS) $(CPPFLAGS) -MMD -MP
 
@@ -156,6 +156,9 @@ $B/emu/%.o: %.c | $(FIRST)
 	$Q$(CC) $(MT_CFLAGS) -DTEST_CUDA -Wno-unused-function $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
 $B/tests/test_emu: $B/emu/tests/emu/test_emu.o $(EMU_OBJ) $(LIB)
+	$(LINK) -lcmocka $(MT_LIBS)
+
+$B/tests/test_emu_%: $B/emu/tests/emu/test_emu_%.o $(EMU_OBJ) $(LIB)
 	$(LINK) -lcmocka $(MT_LIBS)
 
 $B/tests/test_cuda: $B/emu/tests/unit/test_kernels.o $(EMU_OBJ) $(LIB)

@@ -310,6 +310,18 @@ struct mt_linear {
 };
 enum { MT_LINEARS_MAX = 4 };
 
+/*
+ * A second queue of a backend, the side: what is noted for it may run beside what is noted for the
+ * first, in any order. Neither may touch rows or caches that the other writes, nor may either have
+ * experts that the other has.
+ */
+enum mt_side {
+    MT_SIDE_FORK, /* what goes to the side after the next ON is behind all that was noted so far */
+    MT_SIDE_ON,   /* operations go to the side, and begin while the first queue's work runs … */
+    MT_SIDE_OFF,  /* … and no longer */
+    MT_SIDE_JOIN, /* what is noted from here on is behind all that went to the side */
+};
+
 struct mt_backend;
 
 struct mt_ops {
@@ -324,6 +336,11 @@ struct mt_ops {
      * a step costs the host less where it was there before. NULL: n is as good as any.
      */
     int (*rows_bucket)(const struct mt_backend *be, int n);
+    /*
+     * In this order; between ON and OFF operations that wait for the device wait for the side only,
+     * elsewhere for the first queue only. Freeing waits for both. NULL: there is one queue.
+     */
+    void (*side)(struct mt_backend *be, enum mt_side what);
 
     /* Weights. mat_new may repack; it fails with -ENOMEM or -ENOTSUP (a type it can't hold). */
     int (*mat_new)(struct mt_backend *be, struct mt_mat **out, const struct mt_bytes *b);

@@ -178,7 +178,7 @@ static int64_t parts_of(const struct call &k, const struct share &s)
 static void launch_kind(struct mt_cuda *c, struct call k, const struct tile *tile,
                         const struct share &s, int kind)
 {
-    int64_t room = (int64_t)c->n_parts / parts_of(k, s);
+    int64_t room = (int64_t)MT_CUDA_PARTS / parts_of(k, s);
     bool apart = !is_wide(kind);
 
     if (kind ==
@@ -187,8 +187,8 @@ static void launch_kind(struct mt_cuda *c, struct call k, const struct tile *til
                 (int64_t)s.tiles * k.kv.heads < 4 * (int64_t)c->processors;
     if (apart) {
         k.pieces = (int)s.pieces;
-        k.stat = c->parts;
-        k.part = c->parts + 2 * s.pieces * k.kv.heads * (s.queries < room ? s.queries : room);
+        k.stat = c->lane->parts;
+        k.part = c->lane->parts + 2 * s.pieces * k.kv.heads * (s.queries < room ? s.queries : room);
     }
     for (int t0 = 0, t1; t0 < s.tiles; k.tile += t1 - t0, t0 = t1) {
         for (t1 = t0 + 1; t1 < s.tiles && (tile[t1].at || !apart); t1++)
@@ -216,8 +216,8 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         least = INT64_MAX; /* a piece a warp has more to do at once */
     share_out(share, NULL, kv, b, k.group, least, NULL);
     for (int kind = NARROW; kind < WIDE_KIND; kind++)
-        if (share[kind].tiles &&
-            ((int64_t)c->n_parts / parts_of(k, share[kind]) < TILE || share[kind].pieces > 65535))
+        if (share[kind].tiles && ((int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]) < TILE ||
+                                  share[kind].pieces > 65535))
             least = 0; /* no room for pieces */
     if (least == 0)
         share_out(share, NULL, kv, b, k.group, least, NULL);
@@ -228,7 +228,7 @@ static void attention(struct mt_backend *be, const struct mt_kv *kv, int layer,
         return;
     tile[0] = (struct tile *)s.host;
     for (int kind = 0; kind < KINDS; kind++) {
-        room[kind] = (int64_t)c->n_parts / parts_of(k, share[kind]);
+        room[kind] = (int64_t)MT_CUDA_PARTS / parts_of(k, share[kind]);
         if (kind > 0)
             tile[kind] = tile[kind - 1] + share[kind - 1].tiles;
     }

@@ -10,8 +10,8 @@
 
 bool mt_cuda_check(struct mt_cuda *c, cudaError_t rc, const char *what)
 {
-    if (c->tape.capturing) { /* nothing happens; it will be done without a graph */
-        c->tape.refused = c->tape.refused == cudaSuccess ? rc : c->tape.refused;
+    if (c->lane->tape.capturing) { /* nothing happens; it will be done without a graph */
+        c->lane->tape.refused = c->lane->tape.refused == cudaSuccess ? rc : c->lane->tape.refused;
         return true;
     }
     if (rc != cudaSuccess && !c->failed) {
@@ -36,17 +36,30 @@ cudaError_t mt_cuda_here(const struct mt_cuda *c)
 cudaStream_t mt_cuda_stream(struct mt_cuda *c)
 {
     mt_tape_end(c);
-    return c->stream;
+    return c->lane->stream;
+}
+
+static void settle(struct mt_cuda *c, struct mt_lane *l)
+{
+    if (!c->failed)
+        mt_cuda_check(c, cudaStreamSynchronize(l->stream), "the device");
+    l->ring_at = 0;
+    l->batch.bytes = 0;
+    l->n_shared = 0;
 }
 
 bool mt_cuda_wait(struct mt_cuda *c)
 {
     mt_tape_end(c);
-    if (!c->failed)
-        mt_cuda_check(c, cudaStreamSynchronize(c->stream), "the device");
-    c->ring_at = 0;
-    c->batch.bytes = 0;
-    c->n_shared = 0;
+    settle(c, c->lane);
+    return !c->failed;
+}
+
+bool mt_cuda_idle(struct mt_cuda *c)
+{
+    mt_tape_end(c);
+    for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++)
+        settle(c, l);
     return !c->failed;
 }
 
@@ -59,13 +72,13 @@ static bool ring_new(struct mt_cuda *c, size_t bytes)
             cudaFreeHost(host);
         return false;
     }
-    if (c->ring)
-        cudaFreeHost(c->ring);
-    if (c->ring_dev)
-        cudaFree(c->ring_dev);
-    c->ring = (char *)host;
-    c->ring_dev = (char *)dev;
-    c->ring_bytes = bytes;
+    if (c->lane->ring)
+        cudaFreeHost(c->lane->ring);
+    if (c->lane->ring_dev)
+        cudaFree(c->lane->ring_dev);
+    c->lane->ring = (char *)host;
+    c->lane->ring_dev = (char *)dev;
+    c->lane->ring_bytes = bytes;
     return true;
 }
 
@@ -75,16 +88,16 @@ bool mt_stage_new(struct mt_cuda *c, struct mt_stage *s, size_t bytes)
 
     if (c->failed)
         return false;
-    if (c->ring_at + room > c->ring_bytes) {
+    if (c->lane->ring_at + room > c->lane->ring_bytes) {
         if (!mt_cuda_wait(c))
             return false;
-        if (room > c->ring_bytes && !ring_new(c, 2 * room)) {
+        if (room > c->lane->ring_bytes && !ring_new(c, 2 * room)) {
             mt_cuda_check(c, cudaErrorMemoryAllocation, "ids and block tables");
             return false;
         }
     }
-    *s = {c->ring + c->ring_at, c->ring_dev + c->ring_at, bytes};
-    c->ring_at += room;
+    *s = {c->lane->ring + c->lane->ring_at, c->lane->ring_dev + c->lane->ring_at, bytes};
+    c->lane->ring_at += room;
     return true;
 }
 
@@ -103,8 +116,8 @@ static void copy_queue(struct mt_cuda *c, const struct mt_note *n)
 
     mt_cuda_check(c,
                   k->rows > 1 ? cudaMemcpy2DAsync(k->dst, k->to, k->src, k->from, k->bytes, k->rows,
-                                                  k->kind, c->stream)
-                              : cudaMemcpyAsync(k->dst, k->src, k->bytes, k->kind, c->stream),
+                                                  k->kind, c->lane->stream)
+                              : cudaMemcpyAsync(k->dst, k->src, k->bytes, k->kind, c->lane->stream),
                   k->what);
 }
 
@@ -125,17 +138,17 @@ void mt_stage_send(struct mt_cuda *c, const struct mt_stage *s)
 
 void mt_stage_share(struct mt_cuda *c, struct mt_stage *s)
 {
-    for (unsigned i = 0; i < MT_CUDA_SHARED && i < c->n_shared; i++) {
-        const struct mt_stage *was = &c->shared[i];
+    for (unsigned i = 0; i < MT_CUDA_SHARED && i < c->lane->n_shared; i++) {
+        const struct mt_stage *was = &c->lane->shared[i];
 
         if (was->bytes == s->bytes && !memcmp(was->host, s->host, s->bytes)) {
-            c->ring_at = (size_t)(s->host - c->ring);
+            c->lane->ring_at = (size_t)(s->host - c->lane->ring);
             *s = *was;
             return;
         }
     }
     mt_stage_send(c, s);
-    c->shared[c->n_shared++ % MT_CUDA_SHARED] = *s;
+    c->lane->shared[c->lane->n_shared++ % MT_CUDA_SHARED] = *s;
 }
 
 void *mt_stage_copy(struct mt_cuda *c, const void *src, size_t bytes)
@@ -194,6 +207,17 @@ void mt_cuda_run(struct mt_drun *d, const struct mt_run *r, const struct mt_kv *
     d->half_bytes = kv->half_bytes;
 }
 
+enum { RING_MOST = 1 << 16 /* blocks, beyond which a window is as good as none */ };
+
+/* The room of a table: a bounded session's has that of its end from the beginning. */
+static int64_t table_room(const struct mt_run *r, int p)
+{
+    const struct mt_kv_view *w = &r->view;
+
+    return w->ring_blocks > RING_MOST ? mt_cuda_table(r, p)
+                                      : (w->sinks + p - 1) / p + (int64_t)w->ring_blocks;
+}
+
 /* A batch on the device: this, runs, the run of each row, tables in the order of their runs. */
 struct batch_head {
     int64_t runs, rows;
@@ -238,12 +262,12 @@ static bool send_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct m
     int32_t *table;
 
     for (int i = 0; i < b->n_runs; i++)
-        entries += mt_cuda_table(&b->runs[i], kv->s.block_tokens);
+        entries += table_room(&b->runs[i], kv->s.block_tokens);
     size_t bytes = tables + (size_t)mt_bucket(entries) * sizeof(*table);
     if (!mt_stage_new(c, &s, bytes + more + 256))
         return false;
     s.bytes = bytes;
-    c->ring_at = (size_t)(s.host - c->ring) + (bytes + 255) / 256 * 256;
+    c->lane->ring_at = (size_t)(s.host - c->lane->ring) + (bytes + 255) / 256 * 256;
     *(struct batch_head *)s.host = {b->n_runs, b->n_rows};
     run = (struct mt_drun *)(s.host + sizeof(struct batch_head));
     table = (int32_t *)(s.host + tables);
@@ -260,18 +284,19 @@ static bool send_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct m
     }
     memset(table, 0, (size_t)(s.host + bytes - (char *)table));
     mt_stage_send(c, &s);
-    c->batch = s;
+    c->lane->batch = s;
     return true;
 }
 
 bool mt_cuda_batch(struct mt_cuda *c, const struct mt_kv *kv, const struct mt_batch *b, size_t more,
                    struct mt_dbatch *out)
 {
-    bool room = c->ring_at + more + 256 <= c->ring_bytes; /* without a wait, and all anew */
+    bool room =
+        c->lane->ring_at + more + 256 <= c->lane->ring_bytes; /* without a wait, and all anew */
 
-    if (!(room && same_batch(&c->batch, kv, b)) && !send_batch(c, kv, b, more))
+    if (!(room && same_batch(&c->lane->batch, kv, b)) && !send_batch(c, kv, b, more))
         return false;
-    out->run = (const struct mt_drun *)(c->batch.dev + sizeof(struct batch_head));
+    out->run = (const struct mt_drun *)(c->lane->batch.dev + sizeof(struct batch_head));
     out->run_of = (const int32_t *)(out->run + b->n_runs);
     return !c->failed;
 }
@@ -286,7 +311,7 @@ int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want)
         cudaGetLastError();
         return -ENOMEM;
     }
-    mt_cuda_wait(c);
+    mt_cuda_idle(c);
     if (*p)
         cudaFree(*p);
     *p = more;
@@ -294,7 +319,59 @@ int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want)
     return 0;
 }
 
+/* ---- the second lane ---- */
+
+/*
+ * What the side must not run before, and what must not run before it ends, are events between the
+ * two streams: nobody waits on the host, but for the side's ring of the last time.
+ */
+static void side(struct mt_backend *be, enum mt_side what)
+{
+    struct mt_cuda *c = cuda_of(be);
+    struct mt_lane *all = &c->lanes[MT_LANE_MAIN], *beside = &c->lanes[MT_LANE_SIDE];
+    cudaError_t rc = cudaSuccess;
+
+    mt_tape_end(c); /* it begins while the host is busy with the other lane */
+    c->lane->cast_of.data = NULL;
+    switch (what) {
+    case MT_SIDE_FORK:
+        rc = cudaEventRecord(all->mark, all->stream);
+        break;
+    case MT_SIDE_ON:
+        settle(c, beside); /* its ring begins where it did, so that its steps come again */
+        rc = cudaStreamWaitEvent(beside->stream, all->mark, 0);
+        c->lane = beside;
+        break;
+    case MT_SIDE_OFF:
+        rc = cudaEventRecord(beside->mark, beside->stream);
+        c->lane = all;
+        break;
+    case MT_SIDE_JOIN:
+        rc = cudaStreamWaitEvent(all->stream, beside->mark, 0);
+        break;
+    }
+    mt_cuda_check(c, rc, "two streams");
+}
+
 /* ---- opening ---- */
+
+static void lane_close(struct mt_lane *l)
+{
+    mt_tape_close(&l->tape);
+    if (l->ring)
+        cudaFreeHost(l->ring);
+    cudaFree(l->ring_dev);
+    cudaFree(l->workspace);
+    cudaFree(l->cast);
+    cudaFree(l->decoded);
+    cudaFree(l->laid);
+    free(l->spans);
+    cudaFree(l->parts);
+    if (l->mark)
+        cudaEventDestroy(l->mark);
+    if (l->stream)
+        cudaStreamDestroy(l->stream);
+}
 
 static void cuda_free(struct mt_backend *be)
 {
@@ -302,34 +379,26 @@ static void cuda_free(struct mt_backend *be)
 
     if (!c)
         return;
-    if (c->stream)
-        cudaStreamSynchronize(c->stream);
+    for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++)
+        if (l->stream)
+            cudaStreamSynchronize(l->stream);
     while (c->held) {
         struct mt_held *h = c->held;
 
         c->held = h->next;
         free(h);
     }
-    mt_tape_close(c);
     mt_weights_done(c);
     mt_cuda_blas_close(c);
-    if (c->ring)
-        cudaFreeHost(c->ring);
-    cudaFree(c->ring_dev);
-    cudaFree(c->cast);
     cudaFree(c->between);
-    cudaFree(c->decoded);
-    cudaFree(c->laid);
-    free(c->spans);
-    cudaFree(c->parts);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
+    for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++)
+        lane_close(l);
     free(c);
 }
 
 static int rows_bucket(const struct mt_backend *be, int n)
 {
-    return ((const struct mt_cuda *)be)->tape.on ? (int)mt_bucket(n) : n;
+    return ((const struct mt_cuda *)be)->lanes[MT_LANE_MAIN].tape.on ? (int)mt_bucket(n) : n;
 }
 
 static int parse(struct mt_cuda *c, const char *how, int *device, struct mt_err *e)
@@ -373,42 +442,57 @@ static bool complete(const struct mt_ops *o)
     return true;
 }
 
-static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
+/* -ENODEV, -ENOMEM; what there is after a failure goes by lane_close too. */
+static int lane_open(struct mt_cuda *c, struct mt_lane *l, int priority)
 {
-    int n = 0, own, major = 0;
-    cudaError_t rc = cudaGetDeviceCount(&n);
     void *parts = NULL;
 
-    if (rc == cudaErrorInsufficientDriver)
+    if (cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, priority) != cudaSuccess ||
+        cudaEventCreateWithFlags(&l->mark, cudaEventDisableTiming) != cudaSuccess)
+        return -ENODEV;
+    if (cudaMalloc(&l->workspace, MT_CUDA_WORKSPACE) != cudaSuccess ||
+        cudaMalloc(&parts, MT_CUDA_PARTS * sizeof(float)) != cudaSuccess)
+        return -ENOMEM;
+    l->parts = (float *)parts;
+    c->lane = l;
+    return ring_new(c, RING_BYTES) ? mt_tape_open(&l->tape, !c->visible) : -ENOMEM;
+}
+
+static int open_device(struct mt_cuda *c, int device, struct mt_err *e)
+{
+    int n = 0, rc, major = 0, least = 0, most = 0;
+    cudaError_t ready = cudaGetDeviceCount(&n);
+
+    if (ready == cudaErrorInsufficientDriver)
         return mt_err_set(e, -ENODEV,
                           "--backend cuda: no NVIDIA driver here, or one older than this build's "
                           "CUDA");
-    if (rc != cudaSuccess || n < 1)
+    if (ready != cudaSuccess || n < 1)
         return mt_err_set(e, -ENODEV, "--backend cuda: no CUDA device: %s",
-                          rc == cudaSuccess ? "none is there" : cudaGetErrorString(rc));
+                          ready == cudaSuccess ? "none is there" : cudaGetErrorString(ready));
     if (device >= n)
         return mt_err_set(e, -ENODEV, "--backend cuda: device %d: this machine has %d", device, n);
     c->device = device;
-    rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (rc == cudaSuccess && major < 8) /* it has no bf16, and this build no code for it */
+    ready = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (ready == cudaSuccess && major < 8) /* it has no bf16, and this build no code for it */
         return mt_err_set(e, -ENODEV,
                           "--backend cuda: device %d: compute capability %d, 8 is needed", device,
                           major);
-    if (rc != cudaSuccess || (rc = mt_cuda_here(c)) != cudaSuccess ||
-        (rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess ||
-        (rc = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, device)) !=
+    if (ready != cudaSuccess || (ready = mt_cuda_here(c)) != cudaSuccess ||
+        (ready = cudaDeviceGetAttribute(&c->processors, cudaDevAttrMultiProcessorCount, device)) !=
             cudaSuccess ||
-        (rc = cudaMalloc(&parts, MT_CUDA_PARTS * sizeof(float))) != cudaSuccess)
-        return mt_err_set(e, rc == cudaErrorMemoryAllocation ? -ENOMEM : -ENODEV,
-                          "--backend cuda: device %d: %s", device, cudaGetErrorString(rc));
-    c->parts = (float *)parts;
-    c->n_parts = MT_CUDA_PARTS;
-    if (!ring_new(c, RING_BYTES))
-        return mt_err_set(e, -ENOMEM, "--backend cuda: no memory for copies");
-    if (mt_tape_open(c) < 0)
-        return mt_err_set(e, -ENOMEM, "--backend cuda: no memory");
-    if ((own = mt_cuda_blas_open(c)) < 0)
-        return mt_err_set(e, own, "--backend cuda: cuBLAS does not start on device %d", device);
+        (ready = cudaDeviceGetStreamPriorityRange(&least, &most)) != cudaSuccess)
+        return mt_err_set(e, -ENODEV, "--backend cuda: device %d: %s", device,
+                          cudaGetErrorString(ready));
+    /* What decodes goes before what is beside it, wherever both want a processor. */
+    if ((rc = lane_open(c, &c->lanes[MT_LANE_SIDE], least)) < 0 ||
+        (rc = lane_open(c, &c->lanes[MT_LANE_MAIN], most)) < 0)
+        return mt_err_set(e, rc,
+                          rc == -ENOMEM ? "--backend cuda: device %d: no memory"
+                                        : "--backend cuda: device %d: no stream",
+                          device);
+    if ((rc = mt_cuda_blas_open(c)) < 0)
+        return mt_err_set(e, rc, "--backend cuda: cuBLAS does not start on device %d", device);
     return 0;
 }
 
@@ -428,6 +512,7 @@ extern "C" int mt_cuda_open(struct mt_backend **out, const char *how, struct mt_
     c->ops.name = c->exact ? "cuda-exact" : "cuda";
     c->ops.free = cuda_free;
     c->ops.rows_bucket = rows_bucket;
+    c->ops.side = side;
     mt_cuda_memories(&c->ops);
     mt_cuda_objects(&c->ops);
     mt_cuda_norms(&c->ops);

@@ -15,7 +15,6 @@ enum {
     PLANS = 1024,
     PROBES = 8
 };
-#define WORKSPACE ((size_t)32 << 20)
 
 /* All that an algorithm is chosen by. 0 in its gaps. */
 struct key {
@@ -85,7 +84,7 @@ static bool serves(struct mt_cuda *c, const struct key &k, const cublasLtMatmulA
         if (!call_of(&l, k, n[i], bias) ||
             cublasLtMatmulAlgoCheck(c->blas, &l.op, &l.w, &l.x, &l.residual, &l.out, algo, &r) !=
                 CUBLAS_STATUS_SUCCESS ||
-            r.workspaceSize > WORKSPACE)
+            r.workspaceSize > MT_CUDA_WORKSPACE)
             return false;
     return true;
 }
@@ -98,7 +97,7 @@ static void choose(struct mt_cuda *c, struct mt_plan *p, const float *bias)
     cublasLtMatmulHeuristicResult_t r[ANSWERS];
     cublasLtMatmulPreferenceOpaque_t pref;
     uint32_t whole = CUBLASLT_REDUCTION_SCHEME_NONE, align = (uint32_t)p->key.align;
-    size_t room = WORKSPACE;
+    size_t room = MT_CUDA_WORKSPACE;
     struct call l;
     int n = 0;
     bool ok = call_of(&l, p->key, p->key.n, bias) &&
@@ -117,7 +116,7 @@ static void choose(struct mt_cuda *c, struct mt_plan *p, const float *bias)
     p->known = true;
     p->works = false;
     for (int i = 0; ok && i < n && !p->works; i++)
-        if (r[i].state == CUBLAS_STATUS_SUCCESS && r[i].workspaceSize <= WORKSPACE &&
+        if (r[i].state == CUBLAS_STATUS_SUCCESS && r[i].workspaceSize <= MT_CUDA_WORKSPACE &&
             serves(c, p->key, &r[i].algo, bias)) {
             p->works = true;
             p->algo = r[i].algo;
@@ -166,10 +165,11 @@ static void product_queue(struct mt_cuda *c, const struct mt_note *n)
     if (!call_of(&l, p->key, d->n, d->bias) ||
         cublasLtMatmul(c->blas, &l.op, &l.one, d->w, &l.w, d->x, &l.x, &l.keep,
                        d->residual ? d->residual : d->out, &l.residual, d->out, &l.out, &p->algo,
-                       c->workspace, WORKSPACE, c->stream) != CUBLAS_STATUS_SUCCESS)
+                       c->lane->workspace, MT_CUDA_WORKSPACE,
+                       c->lane->stream) != CUBLAS_STATUS_SUCCESS)
         mt_cuda_check(c, cudaErrorInvalidValue, "a product by cuBLASLt");
     else if (c->visible)
-        mt_cuda_check(c, cudaStreamSynchronize(c->stream), "a product by cuBLASLt");
+        mt_cuda_check(c, cudaStreamSynchronize(c->lane->stream), "a product by cuBLASLt");
 }
 
 bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d)
@@ -204,8 +204,7 @@ bool mt_cuda_dense(struct mt_cuda *c, const struct mt_dense &d)
 
 int mt_cuda_blas_open(struct mt_cuda *c)
 {
-    if (!(c->plans = (struct mt_plan *)calloc(PLANS, sizeof(*c->plans))) ||
-        cudaMalloc(&c->workspace, WORKSPACE) != cudaSuccess)
+    if (!(c->plans = (struct mt_plan *)calloc(PLANS, sizeof(*c->plans))))
         return -ENOMEM;
     return cublasLtCreate(&c->blas) == CUBLAS_STATUS_SUCCESS ? 0 : -ENODEV;
 }
@@ -214,6 +213,5 @@ void mt_cuda_blas_close(struct mt_cuda *c)
 {
     if (c->blas)
         cublasLtDestroy(c->blas);
-    cudaFree(c->workspace);
     free(c->plans);
 }

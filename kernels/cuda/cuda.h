@@ -1,7 +1,7 @@
 /*
  * cuda.h: inside of the CUDA backend: its objects, launching, and how small things of the host
- * (ids, runs, block tables) get to the device. Every operation only queues work on one stream;
- * those that give something back to the host wait.
+ * (ids, runs, block tables) get to the device. Every operation only queues work, on the stream of
+ * the lane that operations go to; those that give something back to the host wait for it.
  *
  * Operations return nothing, so the first failure stays: it is told once on stderr, later launches
  * are left out, ids are -1 and rows read NaN.
@@ -102,11 +102,51 @@ enum {
     MT_CUDA_HEAD = 512 /* the widest that attention holds */
 };
 
+/*
+ * A queue of work, and all that its operations keep for themselves: two lanes run side by side, so
+ * that they share none of it.
+ */
+struct mt_lane {
+    cudaStream_t stream; /* for what is not noted: mt_cuda_stream() */
+    cudaEvent_t mark;    /* the main lane's: where the side begins; the side's: where it ended */
+    struct mt_tape tape;
+    /* the ring of small things: pinned, and its mirror on the device */
+    char *ring, *ring_dev;
+    size_t ring_bytes, ring_at;
+    /* the last batch that went up since the ring was empty */
+    struct mt_stage batch;
+    /* what else went up and will be asked for again, layer by layer; the oldest goes */
+    struct mt_stage shared[MT_CUDA_SHARED];
+    unsigned n_shared;
+    void *workspace; /* cuBLASLt's */
+    /* rows in a weight's type for cuBLAS, as large as the largest rows */
+    void *cast;
+    size_t cast_bytes;
+    /*
+     * The rows that cast has, and in which type: until the next launch, which may change them, so
+     * that only who has just written rows, or rounded them, says so. data NULL: it has none.
+     */
+    struct mt_rows cast_of;
+    int cast_n, cast_type;
+    int casts_to; /* the type that was asked for last, MT_F32 before */
+    /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
+    void *decoded;
+    size_t decoded_bytes;
+    /* an encoder's keys and values as a cache, for a call; its spans as runs, on the host */
+    void *laid, *spans;
+    size_t laid_bytes, spans_bytes;
+    /* unmerged pieces of attention, MT_CUDA_PARTS floats */
+    float *parts;
+};
+
+enum { MT_LANE_MAIN, MT_LANE_SIDE, MT_LANES };
+
 struct mt_cuda {
     struct mt_backend be; /* first */
     struct mt_ops ops;
-    cudaStream_t stream; /* for what is not noted: mt_cuda_stream() */
-    struct mt_tape tape;
+    struct mt_lane lanes[MT_LANES];
+    /* Where operations go now; nothing but this lane has notes that are not queued. */
+    struct mt_lane *lane;
     bool exact; /* own kernels for every sum: bits that no company changes */
     /* Nothing that changes a row's bits is chosen by how many rows there are; exact is that too. */
     bool deterministic;
@@ -125,46 +165,19 @@ struct mt_cuda {
     char *pinned;
     cudaEvent_t sent[2]; /* a half of pinned is free again */
     int half;
-    /* the ring of small things: pinned, and its mirror on the device */
-    char *ring, *ring_dev;
-    size_t ring_bytes, ring_at;
-    /* the last batch that went up since the ring was empty */
-    struct mt_stage batch;
-    /* what else went up and will be asked for again, layer by layer; the oldest goes */
-    struct mt_stage shared[MT_CUDA_SHARED];
-    unsigned n_shared;
     /* cuBLASLt: blas.cu */
     cublasLtHandle_t blas;
     struct mt_plan *plans;
-    void *workspace;
-    /* rows in a weight's type for cuBLAS, as large as the largest rows */
-    void *cast;
-    size_t cast_bytes;
-    /*
-     * The rows that cast has, and in which type: until the next launch, which may change them, so
-     * that only who has just written rows, or rounded them, says so. data NULL: it has none.
-     */
-    struct mt_rows cast_of;
-    int cast_n, cast_type;
-    int casts_to; /* the type that was asked for last, MT_F32 before */
     /* experts' gated rows: of one call at a time, as large as the largest */
     void *between;
     size_t between_bytes;
-    /* weights in blocks as bf16, a piece at a time; NULL: there is no such weight, or no room */
-    void *decoded;
-    size_t decoded_bytes;
-    /* an encoder's keys and values as a cache, for a call; its spans as runs, on the host */
-    void *laid, *spans;
-    size_t laid_bytes, spans_bytes;
-    /* unmerged pieces of attention */
-    float *parts;
-    size_t n_parts;
     /* how fast pairs of a head of turn_hd elements turn, by a base: the last that was asked for */
     double turn[MT_CUDA_HEAD / 2 + 1], turn_base;
     int turn_hd;
 };
 
-#define MT_CUDA_PARTS ((size_t)16 << 20) /* floats */
+#define MT_CUDA_PARTS     ((size_t)16 << 20) /* floats */
+#define MT_CUDA_WORKSPACE ((size_t)32 << 20)
 
 /* The calling thread's device is c's from now on; it began with device 0, whoever opened c. */
 cudaError_t mt_cuda_here(const struct mt_cuda *c);
@@ -189,12 +202,14 @@ static void mt_launch_call(struct mt_cuda *c, const struct mt_launch<P...> *l,
 #ifdef MT_CUDA_EMU
     auto kernel = l->kernel;
 
-    mt_cuda_check(
-        c, emu_launch((const void *)kernel, l->grid, l->block, l->shared, [=] { kernel(v...); }),
-        l->name);
+    mt_cuda_check(c,
+                  emu_launch(c->lane->stream, (const void *)kernel, l->grid, l->block, l->shared,
+                             [=] { kernel(v...); }),
+                  l->name);
 #else
-    l->kernel<<<l->grid, l->block, l->shared, c->stream>>>(v...);
-    mt_cuda_check(c, c->visible ? cudaStreamSynchronize(c->stream) : cudaGetLastError(), l->name);
+    l->kernel<<<l->grid, l->block, l->shared, c->lane->stream>>>(v...);
+    mt_cuda_check(c, c->visible ? cudaStreamSynchronize(c->lane->stream) : cudaGetLastError(),
+                  l->name);
 #endif
 }
 
@@ -218,7 +233,7 @@ static void mt_launch_note(struct mt_cuda *c, const char *name, void (*kernel)(P
 {
     struct mt_launch<P...> l;
 
-    c->cast_of.data = NULL;
+    c->lane->cast_of.data = NULL;
     l.kernel = kernel;
     l.name = name;
     l.grid = grid;
@@ -250,27 +265,27 @@ static inline void mt_cuda_room(struct mt_cuda *c, K *kernel, const char *name, 
 
 #define MT_SHARED_ROOM(c, kernel, bytes) mt_cuda_room(c, kernel, #kernel, bytes)
 
-/* Has c->cast n rows of x as numbers of this type? */
+/* Has the lane's cast n rows of x as numbers of this type? */
 static inline bool mt_cuda_cast_has(const struct mt_cuda *c, struct mt_rows x, int n, int type)
 {
-    return x.data && c->cast_of.data == x.data && c->cast_of.stride == x.stride &&
-           c->cast_of.width == x.width && c->cast_n >= n && c->cast_type == type;
+    return x.data && c->lane->cast_of.data == x.data && c->lane->cast_of.stride == x.stride &&
+           c->lane->cast_of.width == x.width && c->lane->cast_n >= n && c->lane->cast_type == type;
 }
 
 /* It has them, after the launch that was last. */
 static inline void mt_cuda_cast_note(struct mt_cuda *c, struct mt_rows x, int n, int type)
 {
-    c->cast_of = x;
-    c->cast_n = n;
-    c->cast_type = type;
+    c->lane->cast_of = x;
+    c->lane->cast_n = n;
+    c->lane->cast_type = type;
 }
 
 /* Where who writes n rows of x puts them rounded too, for the product that follows; or NULL. */
 static inline uint16_t *mt_cuda_cast_room(const struct mt_cuda *c, struct mt_rows x, int n)
 {
-    bool room = (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+    bool room = (size_t)n * (size_t)x.width * 2 <= c->lane->cast_bytes;
 
-    return !c->exact && c->casts_to != MT_F32 && room ? (uint16_t *)c->cast : NULL;
+    return !c->exact && c->lane->casts_to != MT_F32 && room ? (uint16_t *)c->lane->cast : NULL;
 }
 
 /* Blocks of `each` items. */
@@ -313,10 +328,12 @@ bool mt_stage_fetch(struct mt_cuda *c, const struct mt_stage *s);
  */
 void mt_cuda_copy(struct mt_cuda *c, void *dst, size_t to, const void *src, size_t from,
                   size_t bytes, size_t rows, cudaMemcpyKind kind, const char *what);
-/* The stream, behind all that was noted. */
+/* The lane's stream, behind all that was noted. */
 cudaStream_t mt_cuda_stream(struct mt_cuda *c);
-/* Wait for all that was queued; the ring is empty then. */
+/* Wait for all that was queued on the lane; its ring is empty then. */
 bool mt_cuda_wait(struct mt_cuda *c);
+/* On all lanes: before memory that any of it may use goes. */
+bool mt_cuda_idle(struct mt_cuda *c);
 
 /*
  * The batch on the device: sent once while it stays the same from call to call. `more` bytes asked
@@ -340,7 +357,7 @@ void mt_weights_done(struct mt_cuda *c);
 int mt_cuda_alloc(struct mt_cuda *c, void **p, size_t bytes);
 void mt_cuda_release(struct mt_cuda *c, void *p);
 
-/* A buffer that is at least so large; what was in it is lost. -ENOMEM. */
+/* A buffer that is at least so large; what was in it is lost, waits for all. -ENOMEM. */
 int mt_cuda_grow(struct mt_cuda *c, void **p, size_t *have, size_t want);
 
 /*

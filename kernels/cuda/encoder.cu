@@ -153,18 +153,18 @@ static bool attend_laid(struct mt_cuda *c, struct mt_rows out, struct mt_rows q,
     kv.half_bytes = (int64_t)heads * LAID * hd * 2;
     kv.block_bytes = kv.layer_bytes = 2 * kv.half_bytes;
     size_t host = (size_t)n_spans * sizeof(struct mt_run) + (size_t)blocks * sizeof(int32_t);
-    if (blocks > INT32_MAX ||
-        mt_cuda_grow(c, &c->laid, &c->laid_bytes, (size_t)(blocks * kv.block_bytes)) < 0)
+    if (blocks > INT32_MAX || mt_cuda_grow(c, &c->lane->laid, &c->lane->laid_bytes,
+                                           (size_t)(blocks * kv.block_bytes)) < 0)
         return false;
-    if (host > c->spans_bytes) {
-        void *more = realloc(c->spans, host);
+    if (host > c->lane->spans_bytes) {
+        void *more = realloc(c->lane->spans, host);
 
         if (!more)
             return false;
-        c->spans = more;
-        c->spans_bytes = host;
+        c->lane->spans = more;
+        c->lane->spans_bytes = host;
     }
-    struct mt_run *run = (struct mt_run *)c->spans;
+    struct mt_run *run = (struct mt_run *)c->lane->spans;
     int32_t *id = (int32_t *)(run + n_spans);
     for (int64_t i = 0; i < blocks; i++)
         id[i] = (int32_t)i;
@@ -180,7 +180,7 @@ static bool attend_laid(struct mt_cuda *c, struct mt_rows out, struct mt_rows q,
         run[n++].view.see = MT_SEE_CHUNK;
         at += (spans[i].n + LAID - 1) / LAID;
     }
-    kv.data = (char *)c->laid;
+    kv.data = (char *)c->lane->laid;
     if (!n)
         return true;
     const struct mt_batch b = {run[n - 1].row + run[n - 1].n, n, run};

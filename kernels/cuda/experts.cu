@@ -41,7 +41,7 @@ static void experts_free(struct mt_backend *be, struct mt_experts *x)
 {
     if (!x)
         return;
-    mt_cuda_wait(cuda_of(be));
+    mt_cuda_idle(cuda_of(be));
     cudaFree(x->mats);
     cudaFree(x->first);
     cudaFree(x->expert);
@@ -315,7 +315,7 @@ static __global__ void combine_pairs(struct mt_rows out, struct mt_rows part,
 
 /*
  * Gates, ups and downs of all pairs: the results are in the first columns of scratch. tiled: gates
- * and ups are, of the rows that c->cast has, and downs if they can be.
+ * and ups are, of the rows that the lane's cast has, and downs if they can be.
  */
 static void products(struct mt_backend *be, const struct mt_experts *ex, struct mt_rows x,
                      struct mt_rows scratch, int pairs, bool tiled, enum mt_tiling tiling)
@@ -335,7 +335,7 @@ static void products(struct mt_backend *be, const struct mt_experts *ex, struct 
         p.up = ex->mats + ex->n;
         p.cols = ex->inner;
         p.k = ex->width;
-        p.x = (const uint16_t *)c->cast;
+        p.x = (const uint16_t *)c->lane->cast;
         p.row = ex->row;
         p.out = gate;
         p.gated = both ? (uint16_t *)c->between : NULL;
@@ -370,7 +370,8 @@ static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     struct routing t = {ex->n,    ex->top, ex->norm,   ex->first, ex->expert,
                         ex->pair, ex->row, ex->weight, ex->tile,  ex->tiles};
     int pairs = n * ex->top;
-    bool tiled = !c->exact && ex->type >= 0 && (size_t)n * (size_t)x.width * 2 <= c->cast_bytes;
+    bool tiled =
+        !c->exact && ex->type >= 0 && (size_t)n * (size_t)x.width * 2 <= c->lane->cast_bytes;
     enum mt_dtype half = ex->type == MT_F16 ? MT_F16 : MT_BF16;
     bool rounded = tiled && mt_cuda_cast_has(c, x, n, half);
     enum mt_tiling tiling = pairs / ex->n < WIDE_FROM ? MT_NARROW : MT_WIDE;
@@ -380,7 +381,7 @@ static void experts(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
     if (n < 1)
         return;
     MT_LAUNCH(c, route_rows, (unsigned)n, tiled && !rounded ? 128 : 32, 0, t, logits, x,
-              (uint16_t *)c->cast, half == MT_BF16);
+              (uint16_t *)c->lane->cast, half == MT_BF16);
     MT_SHARED_ROOM(c, group_pairs, shared);
     MT_LAUNCH(c, group_pairs, 1, threads < 1024 ? threads : 1024, shared, t, n,
               mt_cuda_tile_rows(tiling));

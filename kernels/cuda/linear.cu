@@ -298,7 +298,8 @@ void mt_cuda_arrange(struct mt_cuda *c, struct mt_dmat *m)
         MT_LAUNCH(c, part_blocks, mt_blocks(n, WARPS), 32 * WARPS, 0, (unsigned char *)m->data, n);
     }
     if (m->type > MT_BF16 && !c->deterministic)
-        mt_cuda_grow(c, &c->decoded, &c->decoded_bytes, DECODED_BYTES);
+        for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++)
+            mt_cuda_grow(c, &l->decoded, &l->decoded_bytes, DECODED_BYTES);
 }
 
 static void own(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
@@ -352,15 +353,18 @@ static __global__ void finish_rows(struct mt_rows out, struct epilogue e)
         finish(out, e, r, col, out.data[r * out.stride + col]);
 }
 
-/* n rows of x in c->cast; cast: the type that they have been cast to already, MT_F32 if to none. */
+/*
+ * n rows of x in the lane's cast; cast: the type that they have been cast to already, MT_F32 if to
+ * none.
+ */
 static bool cast_to(struct mt_cuda *c, struct mt_rows x, enum mt_dtype type, int n, int *cast)
 {
-    if ((size_t)n * (size_t)x.width * 2 > c->cast_bytes)
+    if ((size_t)n * (size_t)x.width * 2 > c->lane->cast_bytes)
         return false;
-    c->casts_to = type;
+    c->lane->casts_to = type;
     if (*cast != type && !mt_cuda_cast_has(c, x, n, type)) {
-        MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(x.width, 256), 256, 0, (uint16_t *)c->cast,
-                  x, type == MT_BF16);
+        MT_LAUNCH(c, cast_rows, (unsigned)n * mt_blocks(x.width, 256), 256, 0,
+                  (uint16_t *)c->lane->cast, x, type == MT_BF16);
         mt_cuda_cast_note(c, x, n, type);
     }
     *cast = type;
@@ -389,7 +393,7 @@ static bool blas(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     if (m.type != MT_F32) {
         if (!cast_to(c, x, (enum mt_dtype)m.type, n, cast))
             return false;
-        d.x = c->cast;
+        d.x = c->lane->cast;
         d.ldx = m.cols;
     }
     if (plain) {
@@ -442,11 +446,11 @@ static __global__ void decode_any(uint16_t *dst, struct mt_dmat m)
             dev_to_bf16(dev_weight_at(m.type, m.data + row * m.row_bytes, col));
 }
 
-/* All of m as bf16 to c->decoded. */
+/* All of m as bf16 to c->lane->decoded. */
 static void decode(struct mt_cuda *c, const struct mt_dmat &m)
 {
     unsigned grid = mt_blocks((int64_t)m.rows * (m.cols / STEP), WARPS);
-    uint16_t *to = (uint16_t *)c->decoded;
+    uint16_t *to = (uint16_t *)c->lane->decoded;
 
     if (m.type == MT_Q4_K)
         MT_LAUNCH(c, decode_rows<MT_Q4_K>, grid, 32 * WARPS, 0, to, m);
@@ -466,7 +470,7 @@ static void tiles(struct mt_cuda *c, struct mt_rows out, const struct mt_dmat &m
     p.one = m;
     p.cols = m.rows;
     p.k = m.cols;
-    p.x = (const uint16_t *)c->cast;
+    p.x = (const uint16_t *)c->lane->cast;
     p.n = n;
     p.most = (int)mt_blocks(n, mt_cuda_tile_rows(how));
     p.out = out;
@@ -477,7 +481,7 @@ static void tiles(struct mt_cuda *c, struct mt_rows out, const struct mt_dmat &m
 static bool blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const struct mt_dmat &m,
                    const struct epilogue &e, int n, int *cast)
 {
-    int rows = (int)(c->decoded_bytes / ((size_t)m.cols * 2) / 64 * 64);
+    int rows = (int)(c->lane->decoded_bytes / ((size_t)m.cols * 2) / 64 * 64);
     bool tiled = m.type == MT_Q8_APART || m.type == MT_Q4_K;
     bool decoded = rows > 0 && !c->deterministic && n >= (tiled ? MANY : ROWS + 1);
 
@@ -496,7 +500,7 @@ static bool blocks(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, cons
 
         part.data += o * m.row_bytes;
         part.rows = m.rows - o < rows ? m.rows - o : rows;
-        dense = {(const unsigned char *)c->decoded, MT_BF16, part.rows, m.cols,
+        dense = {(const unsigned char *)c->lane->decoded, MT_BF16, part.rows, m.cols,
                  2 * (int64_t)m.cols};
         to = mt_rows_cols(out, o, part.rows);
         end.bias = e.bias ? e.bias + o : NULL;
@@ -518,8 +522,8 @@ static void product(struct mt_cuda *c, struct mt_rows x, const struct mt_linear 
 {
     struct epilogue e = {l->bias ? l->bias->vec : NULL, l->act, l->residual};
 
-    if (x.data != c->cast_of.data) /* cuBLAS's product, no launch of ours, may change those */
-        c->cast_of.data = NULL;
+    if (x.data != c->lane->cast_of.data) /* cuBLAS's product, no launch of ours, may change those */
+        c->lane->cast_of.data = NULL;
     if (n > 0 && (c->exact || (!blas(c, l->out, x, l->w->d, e, n, cast) &&
                                !blocks(c, l->out, x, l->w->d, e, n, cast))))
         own(c, l->out, x, l->w->d, e, n);

@@ -59,7 +59,7 @@ void mt_weight_free(struct mt_cuda *c, struct mt_chunk *in)
     while (*at != in)
         at = &(*at)->next;
     *at = in->next;
-    mt_cuda_wait(c); /* it may be in work */
+    mt_cuda_idle(c); /* it may be in work */
     cudaFree(in->data);
     free(in);
 }
@@ -113,7 +113,7 @@ int mt_cuda_alloc(struct mt_cuda *c, void **p, size_t bytes)
 
 void mt_cuda_release(struct mt_cuda *c, void *p)
 {
-    mt_cuda_wait(c); /* it may be in work */
+    mt_cuda_idle(c); /* it may be in work */
     if (c->visible)
         cudaFreeHost(p);
     else

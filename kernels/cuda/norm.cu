@@ -69,7 +69,7 @@ static void norm(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
     int64_t all = (int64_t)n * pieces;
     const float *shift = b ? b->vec : NULL;
     uint16_t *half = pieces == 1 && out.width == width ? mt_cuda_cast_room(c, out, n) : NULL;
-    bool bf16 = c->casts_to == MT_BF16;
+    bool bf16 = c->lane->casts_to == MT_BF16;
 
     if (all < 1)
         return;
@@ -80,7 +80,7 @@ static void norm(struct mt_cuda *c, struct mt_rows out, struct mt_rows x, const 
         MT_LAUNCH(c, norm_rows<false>, mt_blocks(all, WARPS), 32 * WARPS, 0, out, x, w->vec, shift,
                   width, pieces, all, eps, half, bf16);
     if (half)
-        mt_cuda_cast_note(c, out, n, c->casts_to);
+        mt_cuda_cast_note(c, out, n, c->lane->casts_to);
 }
 
 static void rms_norm(struct mt_backend *be, struct mt_rows out, struct mt_rows x,
@@ -137,9 +137,9 @@ void mt_cuda_gated(struct mt_backend *be, struct mt_rows out, struct mt_rows gat
     if (n < 1)
         return;
     MT_LAUNCH(c, gated_rows, grid_of(gate.width, n), 256, 0, out, gate, up, half,
-              c->casts_to == MT_BF16);
+              c->lane->casts_to == MT_BF16);
     if (half)
-        mt_cuda_cast_note(c, out, n, c->casts_to);
+        mt_cuda_cast_note(c, out, n, c->lane->casts_to);
 }
 
 static __global__ void activate_rows(struct mt_rows out, struct mt_rows x, enum mt_act act)

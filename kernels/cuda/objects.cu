@@ -149,9 +149,11 @@ static int rows_new(struct mt_backend *be, struct mt_rows *out, int64_t n, int w
     stride = row_stride(width);
     if (__builtin_mul_overflow(n, stride * (int64_t)sizeof(float), &bytes))
         return -ENOMEM;
-    c->cast_of.data = NULL;
-    if ((rc = mt_cuda_grow(c, &c->cast, &c->cast_bytes, (size_t)bytes / 2)) < 0)
-        return rc;
+    for (struct mt_lane *l = c->lanes; l < c->lanes + MT_LANES; l++) {
+        l->cast_of.data = NULL;
+        if ((rc = mt_cuda_grow(c, &l->cast, &l->cast_bytes, (size_t)bytes / 2)) < 0)
+            return rc;
+    }
     if (!(h = (struct mt_held *)malloc(sizeof(*h))))
         return -ENOMEM;
     if ((rc = mt_cuda_alloc(c, &data, (size_t)bytes)) < 0) {
@@ -190,9 +192,9 @@ static void rows_put(struct mt_backend *be, struct mt_rows dst, const float *src
     struct mt_cuda *c = cuda_of(be);
     size_t row = (size_t)dst.width * sizeof(float);
     struct mt_stage s = {NULL, NULL, 0};
-    bool small = (size_t)n * row <= c->ring_bytes / 4;
+    bool small = (size_t)n * row <= c->lane->ring_bytes / 4;
 
-    c->cast_of.data = NULL;
+    c->lane->cast_of.data = NULL;
     if (n < 1 || c->failed || (small && !mt_stage_new(c, &s, (size_t)n * row)))
         return;
     if (small) {

@@ -444,6 +444,11 @@ static void sample(struct mt_backend *be, struct mt_rows logits, const struct mt
         ids[i] = -1;
     if (n < 1)
         return;
+    /*
+     * The step begins meanwhile, and is the same tape, and so the same graph, whether or not
+     * something else was queued between it and its draw.
+     */
+    mt_tape_end(c);
     for (int i = 0; i < n; i++) {
         const struct mt_sample_rules *r = params[i].rules;
 

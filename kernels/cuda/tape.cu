@@ -25,8 +25,8 @@ static uint64_t hash(const char *data, size_t bytes)
 
 static void queue_all(struct mt_cuda *c)
 {
-    for (size_t at = 0; at < c->tape.bytes;) {
-        const struct mt_note *n = (const struct mt_note *)(c->tape.data + at);
+    for (size_t at = 0; at < c->lane->tape.bytes;) {
+        const struct mt_note *n = (const struct mt_note *)(c->lane->tape.data + at);
 
         n->queue(c, n);
         at += n->bytes;
@@ -37,7 +37,7 @@ static void give_up(struct mt_cuda *c, const char *why)
 {
     fprintf(stderr, "--backend cuda: steps are not kept as graphs: %s; each is launched anew\n",
             why);
-    c->tape.on = false;
+    c->lane->tape.on = false;
 }
 
 /* ---- graphs ---- */
@@ -51,17 +51,17 @@ static void forget(struct mt_graph *g)
 
 static cudaError_t capture(struct mt_cuda *c, cudaGraphExec_t *exec)
 {
-    cudaError_t rc = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
+    cudaError_t rc = cudaStreamBeginCapture(c->lane->stream, cudaStreamCaptureModeThreadLocal);
     cudaGraph_t graph = NULL;
 
     *exec = NULL;
     if (rc == cudaSuccess) {
-        c->tape.refused = cudaSuccess;
-        c->tape.capturing = true;
+        c->lane->tape.refused = cudaSuccess;
+        c->lane->tape.capturing = true;
         queue_all(c);
-        c->tape.capturing = false;
-        rc = cudaStreamEndCapture(c->stream, &graph);
-        rc = c->tape.refused != cudaSuccess ? c->tape.refused : rc;
+        c->lane->tape.capturing = false;
+        rc = cudaStreamEndCapture(c->lane->stream, &graph);
+        rc = c->lane->tape.refused != cudaSuccess ? c->lane->tape.refused : rc;
     }
     if (rc == cudaSuccess)
         rc = cudaGraphInstantiate(exec, graph, 0);
@@ -74,7 +74,7 @@ static cudaError_t capture(struct mt_cuda *c, cudaGraphExec_t *exec)
 /* In the place of the one that was not used for longest, if there are many. */
 static void keep(struct mt_cuda *c)
 {
-    struct mt_tape *t = &c->tape;
+    struct mt_tape *t = &c->lane->tape;
     struct mt_graph *g = t->graph;
     char *tape = (char *)malloc(t->bytes);
     cudaGraphExec_t exec;
@@ -98,7 +98,7 @@ static void keep(struct mt_cuda *c)
 
 static void learn(struct mt_cuda *c)
 {
-    struct mt_tape *t = &c->tape;
+    struct mt_tape *t = &c->lane->tape;
     uint64_t h = hash(t->data, t->bytes), *seen = &t->seen[h % MT_TAPES_SEEN];
 
     if (*seen == h)
@@ -140,7 +140,7 @@ static bool room(struct mt_tape *t, size_t bytes)
 
 void mt_tape_note(struct mt_cuda *c, const struct mt_note *n)
 {
-    struct mt_tape *t = &c->tape;
+    struct mt_tape *t = &c->lane->tape;
     size_t at = t->bytes;
 
     if (c->failed)
@@ -166,12 +166,12 @@ void mt_tape_note(struct mt_cuda *c, const struct mt_note *n)
 
 void mt_tape_end(struct mt_cuda *c)
 {
-    struct mt_tape *t = &c->tape;
+    struct mt_tape *t = &c->lane->tape;
     struct mt_graph *m = t->match;
 
     if (t->bytes && !c->failed) {
         if (t->held && m->bytes == t->bytes) {
-            cudaError_t rc = cudaGraphLaunch(m->exec, c->stream);
+            cudaError_t rc = cudaGraphLaunch(m->exec, c->lane->stream);
 
             m->used = t->steps;
             if (rc != cudaSuccess) {
@@ -193,21 +193,19 @@ void mt_tape_end(struct mt_cuda *c)
     t->steps++;
 }
 
-int mt_tape_open(struct mt_cuda *c)
+int mt_tape_open(struct mt_tape *t, bool on)
 {
-    struct mt_tape *t = &c->tape;
-
     t->room = (size_t)1 << 20;
     t->held = true;
-    t->on = !c->visible; /* there each launch is waited for */
+    t->on = on;
     return (t->data = (char *)malloc(t->room)) ? 0 : -ENOMEM;
 }
 
-void mt_tape_close(struct mt_cuda *c)
+void mt_tape_close(struct mt_tape *t)
 {
-    for (int i = 0; i < c->tape.n_graphs; i++)
-        forget(&c->tape.graph[i]);
-    free(c->tape.data);
+    for (int i = 0; i < t->n_graphs; i++)
+        forget(&t->graph[i]);
+    free(t->data);
 }
 
 /* ---- launches ---- */

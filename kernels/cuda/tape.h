@@ -1,6 +1,7 @@
 /*
- * tape.h: what operations queue (launches, copies, products) as notes behind each other: the tape
- * of a step, from one wait to the next. A step that was there before is replayed as one CUDA graph.
+ * tape.h: what operations queue on a lane (launches, copies, products) as notes behind each other:
+ * the tape of a step, from one wait to the next. A step that was there before is replayed as one
+ * CUDA graph.
  *
  * A note is plain bytes: how it is queued on a stream, and all that it is queued with. Two notes of
  * the same bytes do the same, so that a graph may stand for a tape of the same bytes and for no
@@ -42,12 +43,12 @@ struct mt_tape {
     uint64_t seen[MT_TAPES_SEEN], steps;
 };
 
-/* The note is copied; its gaps are 0. */
+/* On the lane that operations go to. The note is copied; its gaps are 0. */
 void mt_tape_note(struct mt_cuda *c, const struct mt_note *n);
 /* All that was noted is on the stream; a new tape begins. */
 void mt_tape_end(struct mt_cuda *c);
-int mt_tape_open(struct mt_cuda *c); /* -ENOMEM */
-void mt_tape_close(struct mt_cuda *c);
+int mt_tape_open(struct mt_tape *t, bool on); /* -ENOMEM */
+void mt_tape_close(struct mt_tape *t);
 
 /* ---- launches ---- */
 

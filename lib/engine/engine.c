@@ -196,6 +196,7 @@ int mt_engine_new(struct mt_engine **out, struct mt_model *m, const struct mt_en
         return mt_err_set(e, -ENOMEM, "out of memory");
     eng->m = m;
     eng->be = mt_model_backend(m);
+    eng->aside = eng->be->ops->side && mt_model_info(m)->encodes_apart;
     eng->clock = clock;
     eng->opts = *o;
     eng->t_start = clock->now_ns(clock);

@@ -248,6 +248,7 @@ bool mt_engine_tick(struct mt_engine *eng);
 
 /*
  * A frame of silence of nobody's call, now and to its end, or until it is late: its latency in ns.
+ * The first time also, for a backend that keeps steps, one of each size, 10 s at most.
  * No record, no count. -EBUSY while there are sessions, -ENOSPC, -ENOMEM, -EIO when it could not be
  * answered.
  */

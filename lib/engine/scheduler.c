@@ -2,6 +2,10 @@
  * scheduler.c: one pass over all sessions with work, earliest deadline first: begin frames that are
  * complete, encode some, run one ragged step of prefill and decoding, answer what is done.
  *
+ * Where the backend has a side, and others have a step to run, frames are encoded beside that step,
+ * and prefilled in the next; a frame that would wait for nobody's step is prefilled at once. Either
+ * way a tick begins and ends with nothing under way, so that a session is whole between ticks.
+ *
  * Whether a frame can be computed is decided when it begins: an unbounded session takes the blocks
  * of the whole frame then, or the frame stalls and nothing is computed for it. A bounded one has
  * them.
@@ -93,24 +97,48 @@ static int encode_at_once(const struct mt_engine *eng)
     return n < 1 ? 1 : n;
 }
 
-static void encode(struct mt_engine *eng, int n)
+/* Whose frames are encoded in this tick. */
+static int pick(struct mt_engine *eng, int n)
 {
-    int k = 0, rows, most = encode_at_once(eng);
+    int k = 0, most = encode_at_once(eng);
 
     for (int i = 0; i < n && k < most; i++)
         if (eng->order[i]->phase == PHASE_ENCODE) {
             eng->ears[k] = eng->order[i]->ear;
             eng->encoded[k++] = eng->order[i];
         }
-    if (k == 0)
-        return;
+    return k;
+}
+
+static void side(const struct mt_engine *eng, enum mt_side what)
+{
+    if (eng->aside)
+        eng->be->ops->side(eng->be, what);
+}
+
+/* On a side this only queues it: what it comes to is there behind encoded(). */
+static int encode(struct mt_engine *eng, int k)
+{
     int64_t t0 = now(eng);
+
+    side(eng, MT_SIDE_ON);
     int rc = mt_model_encode(eng->m, eng->ears, k);
+    side(eng, MT_SIDE_OFF);
+    for (int i = 0; i < k; i++) {
+        eng->encoded[i]->taken++;
+        eng->encoded[i]->t_begin = t0;
+    }
+    return rc;
+}
+
+static void encoded(struct mt_engine *eng, int k, int rc)
+{
     int64_t t1 = now(eng);
+    int rows;
+
+    side(eng, MT_SIDE_JOIN);
     for (int i = 0; i < k; i++) {
         struct session *s = eng->encoded[i];
-        s->taken++;
-        s->t_begin = t0;
         s->t_encoded = t1;
         if (rc < 0) {
             mt_engine_record(eng, s, MT_FAILED, "encoder", false);
@@ -234,29 +262,34 @@ static void answer(struct mt_engine *eng, int n)
     }
 }
 
-static void step(struct mt_engine *eng, int n)
+/* With k frames encoded beside it: the step is under way when the host hears them. */
+static void step(struct mt_engine *eng, const struct plan *p, int k)
 {
-    struct plan p = plan_step(eng, n);
     struct mt_rows logits;
+    int rc = 0;
 
-    if (p.rows == 0)
+    if (p->rows == 0)
         return;
     struct mt_step st = {
-        .batch = {p.rows, p.runs, eng->runs},
+        .batch = {p->rows, p->runs, eng->runs},
         .ids = eng->ids,
         .audio = eng->audio,
-        .n_audio = p.audio,
+        .n_audio = p->audio,
         .want = eng->want,
-        .n_want = p.want,
+        .n_want = p->want,
     };
     int64_t t0 = now(eng);
     /* Its only failure is a step beyond the sizes given at open, which plan_step keeps. */
     mt_model_step(eng->m, eng->kv, &st, &logits);
-    sample(eng, logits, p.want);
-    answer(eng, p.want);
+    if (k > 0)
+        rc = encode(eng, k);
+    sample(eng, logits, p->want);
+    answer(eng, p->want);
+    if (k > 0)
+        encoded(eng, k, rc);
     eng->last_step_ns = now(eng) - t0;
     eng->stats.steps++;
-    eng->stats.rows += p.rows;
+    eng->stats.rows += p->rows;
 }
 
 /* ---- leaving ---- */
@@ -318,10 +351,20 @@ static bool leave_idle(struct mt_engine *eng)
 bool mt_engine_tick(struct mt_engine *eng)
 {
     bool began = begin_frames(eng);
-    int n = collect(eng);
+    int n = collect(eng), k = pick(eng, n);
+    struct plan p = {0};
 
-    encode(eng, n);
-    step(eng, n);
+    if (k > 0 && eng->aside) {
+        side(eng, MT_SIDE_FORK);
+        p = plan_step(eng, n);
+    }
+    if (p.rows == 0) { /* nothing to be beside */
+        if (k > 0)
+            encoded(eng, k, encode(eng, k));
+        p = plan_step(eng, n);
+        k = 0;
+    }
+    step(eng, &p, k);
     bool left = leave(eng), idle = leave_idle(eng);
     return left || idle || began || n > 0;
 }

@@ -80,6 +80,8 @@ struct mt_engine {
     int cap;
     enum mt_gate gate;
     bool draining;
+    bool shown;  /* the backend has seen the steps that it may keep: warm.c */
+    bool aside;  /* frames are encoded on the backend's side: mt_ops.side */
     double pace; /* sessions that may come now, as of pace_ns */
     int64_t pace_ns;
     int64_t n_closed; /* sessions, and how long they lasted */

@@ -317,7 +317,7 @@ static struct mt_step filled(struct mt_decoder *d, const struct mt_step *s)
                                     .view = {.blocks = s->batch.runs[0].view.blocks,
                                              .sinks = 1,
                                              .sinks_held = 1,
-                                             .ring_blocks = 1,
+                                             .ring_blocks = s->batch.runs[0].view.ring_blocks,
                                              .window = 1,
                                              .kv = s->batch.runs[0].view.kv}};
     }

@@ -92,6 +92,7 @@ static void fill_info(struct mt_model *m)
     m->info.sample_rate_hz = MT_MEL_RATE;
     m->info.beat_samples = m->info.frame_step = m->info.frame_min = MT_UNIT_SAMPLES;
     m->info.lookahead_samples = 0;
+    m->info.encodes_apart = true;
     m->info.draws = MT_MINICPM_DRAWS;
 }
 

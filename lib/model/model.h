@@ -156,7 +156,9 @@ struct mt_model_info {
     int64_t weight_bytes;     /* in memory: the backend's own forms, and what is read in place */
     int step_rows, want_rows; /* as opened */
     bool deaf;                /* no audio tower: there is only teacher forcing of text */
-    char remark[200];         /* what whoever opened it ought to know; "": nothing */
+    /* encode writes nothing that step, speak and sampling touch: it may run beside them. */
+    bool encodes_apart;
+    char remark[200]; /* what whoever opened it ought to know; "": nothing */
 };
 
 struct mt_model_opts {

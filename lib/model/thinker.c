@@ -37,6 +37,7 @@ int mt_thinker_info(struct mt_model *m, const struct mt_thinker *t,
     m->info.audio_id = (int32_t)audio_id;
     m->info.sample_rate_hz = MT_MEL_RATE;
     m->info.lookahead_samples = MT_MEL_LOOKAHEAD;
+    m->info.encodes_apart = true;
     return 0;
 }
 

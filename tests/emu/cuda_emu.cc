@@ -420,19 +420,35 @@ bool emu_room(const void *of, size_t shared)
     return shared <= ROOM_PLAIN;
 }
 
-/* ---- graphs ---- */
+/* ---- streams ---- */
 
 struct emu_count emu_count;
 struct emu_faults emu_faults;
+enum emu_order emu_order;
 
-/* A kernel, or another thing that is done on the stream. */
+/* A kernel, or another thing that is done on the stream; or that `at` things are done on `on`. */
 struct node {
     struct node *next;
-    bool kernel;
+    bool kernel, down; /* down: a copy to the host */
     dim3 grid, block;
     size_t shared;
     void (*fn)(void *);
     void *arg;
+    size_t bytes; /* of it */
+    struct emu_stream *on;
+    uint64_t at;
+};
+
+struct emu_stream {
+    struct emu_stream *next;
+    struct node *first, **end;
+    uint64_t queued, done;
+    unsigned number;
+};
+
+struct emu_event {
+    struct emu_stream *on; /* NULL: nothing was recorded */
+    uint64_t at;
 };
 
 struct emu_graph {
@@ -440,7 +456,9 @@ struct emu_graph {
     bool broken;
 };
 
+static struct emu_stream *streams;
 static struct emu_graph *capturing;
+static struct emu_stream *captured;
 
 static thread_local int current = -1;
 
@@ -457,40 +475,114 @@ static void chosen(void)
         bug("a thread that has not said which device it means");
 }
 
-/* Now, or kept. */
-static void on_stream(const struct node &n, size_t bytes)
+static struct node *node_copy(const struct node *n)
 {
-    struct node *copy;
+    struct node *copy = (struct node *)malloc(sizeof(*copy));
 
+    if (!copy || !(copy->arg = aligned_alloc(16, n->bytes / 16 * 16 + 16)))
+        bug("no memory for what is queued");
+    void *arg = copy->arg;
+    *copy = *n;
+    copy->next = nullptr;
+    copy->arg = arg;
+    if (n->bytes)
+        memcpy(arg, n->arg, n->bytes);
+    return copy;
+}
+
+static void node_free(struct node *n)
+{
+    free(n->arg);
+    free(n);
+}
+
+/* The next thing of s, and what it has to wait for. */
+static void advance(struct emu_stream *s)
+{
+    struct node *n = s->first;
+
+    while (n->on && n->on->done < n->at)
+        advance(n->on);
+    if (n->kernel)
+        run(n->grid, n->block, n->shared, n->fn, n->arg);
+    else if (n->fn)
+        n->fn(n->arg);
+    s->first = n->next;
+    if (!s->first)
+        s->end = &s->first;
+    s->done++;
+    node_free(n);
+}
+
+/* Whose work is done next, where somebody waits for s. */
+static struct emu_stream *lucky(struct emu_stream *s)
+{
+    static unsigned lot = 1;
+    struct emu_stream *found = s;
+    unsigned pending = 1;
+
+    if (emu_order != EMU_OTHERS && emu_order != EMU_MIXED)
+        return s;
+    for (struct emu_stream *t = streams; t; t = t->next) {
+        if (t == s || !t->first)
+            continue;
+        lot = lot * 1664525 + 1013904223;
+        pending++;
+        if (emu_order == EMU_OTHERS || (lot >> 16) % pending == 0)
+            found = t;
+    }
+    return found;
+}
+
+static void work_off(struct emu_stream *s, uint64_t until)
+{
+    while (s->done < until)
+        advance(lucky(s));
+}
+
+static void work_off_all(void)
+{
+    for (struct emu_stream *s = streams; s; s = s->next)
+        work_off(s, s->queued);
+}
+
+static void append(struct emu_stream *s, const struct node *n)
+{
+    struct node *copy = node_copy(n);
+
+    *s->end = copy;
+    s->end = &copy->next;
+    s->queued++;
+    emu_count.after_down = n->down ? 0 : emu_count.after_down + 1;
+    if (emu_order == EMU_NOW)
+        work_off(s, s->queued);
+}
+
+static void on_stream(cudaStream_t s, const struct node &n)
+{
     chosen();
     if (!capturing) {
         emu_count.launches += n.kernel;
-        emu_count.after_down++;
-        if (n.kernel)
-            run(n.grid, n.block, n.shared, n.fn, n.arg);
-        else
-            n.fn(n.arg);
+        append(s, &n);
         return;
     }
-    if (!(copy = (struct node *)malloc(sizeof(n))) ||
-        !(copy->arg = aligned_alloc(16, (bytes + 15) / 16 * 16)))
-        bug("no memory for a graph");
-    void *arg = copy->arg;
-    *copy = n;
-    copy->arg = arg;
-    memcpy(arg, n.arg, bytes);
+    if (s != captured)
+        bug("a stream whose work is not captured, while another's is");
+    struct node *copy = node_copy(&n);
     *capturing->end = copy;
     capturing->end = &copy->next;
 }
 
-void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes)
+void emu_kernel(cudaStream_t s, dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg,
+                size_t bytes)
 {
-    on_stream({nullptr, true, grid, block, shared, fn, arg}, bytes);
+    on_stream(s, {nullptr, true, false, grid, block, shared, fn, arg, bytes, nullptr, 0});
 }
 
-template <class T> static void on_stream(void (*fn)(void *), T what)
+template <class T>
+static void on_stream(cudaStream_t s, void (*fn)(void *), T what, bool down = false)
 {
-    on_stream({nullptr, false, {}, {}, 0, fn, &what}, sizeof(what));
+    on_stream(s, {nullptr, false, down, {}, {}, 0, fn, &what, sizeof(what), nullptr, 0});
 }
 
 /* What no graph can hold. */
@@ -503,18 +595,87 @@ static cudaError_t outside(void)
     return cudaErrorStreamCaptureUnsupported;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t)
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int)
+{
+    struct emu_stream *made = (struct emu_stream *)calloc(1, sizeof(*made)), **last = &streams;
+
+    if (!made)
+        return cudaErrorMemoryAllocation;
+    for (; *last; last = &(*last)->next)
+        made->number++;
+    made->end = &made->first;
+    *s = *last = made;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    struct emu_stream **at = &streams;
+
+    work_off_all();
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    free(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     emu_count.waits++;
+    if (outside() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
+    work_off(s, s->queued);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    *e = (struct emu_event *)calloc(1, sizeof(**e));
+    return *e ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    free(e);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    *e = {s, s->queued};
     return outside();
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode)
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    if (outside() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
+    if (e->on)
+        work_off(e->on, e->at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+    struct node n = {nullptr, false, false, {}, {}, 0, nullptr, nullptr, 0, e->on, e->at};
+
+    if (outside() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
+    if (e->on && !(emu_faults.deaf >> s->number & 1))
+        append(s, &n);
+    return cudaSuccess;
+}
+
+/* ---- graphs ---- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
 {
     if (emu_faults.no_capture || capturing ||
         !(capturing = (struct emu_graph *)calloc(1, sizeof(*capturing))))
         return cudaErrorStreamCaptureUnsupported;
     capturing->end = &capturing->first;
+    captured = s;
     return cudaSuccess;
 }
 
@@ -536,18 +697,14 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
     chosen();
     if (emu_faults.no_replay)
         return cudaErrorInvalidValue;
     emu_count.graphs++;
-    emu_count.after_down++;
     for (struct node *n = x->first; n; n = n->next)
-        if (n->kernel)
-            run(n->grid, n->block, n->shared, n->fn, n->arg);
-        else
-            n->fn(n->arg);
+        append(s, n);
     return cudaSuccess;
 }
 
@@ -557,8 +714,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
         struct node *n = g->first;
 
         g->first = n->next;
-        free(n->arg);
-        free(n);
+        node_free(n);
     }
     free(g);
     return cudaSuccess;
@@ -589,8 +745,10 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     return cudaSuccess;
 }
 
+/* As a card does it: behind all that was queued. */
 cudaError_t cudaFree(void *p)
 {
+    work_off_all();
     free(p);
     return cudaSuccess;
 }
@@ -624,7 +782,6 @@ struct memcopy {
     char *dst;
     const char *src;
     size_t to, from, width, rows;
-    cudaMemcpyKind kind;
 };
 
 static void copy_rows(void *arg)
@@ -633,16 +790,16 @@ static void copy_rows(void *arg)
 
     for (size_t i = 0; i < c->rows; i++)
         memcpy(c->dst + i * c->to, c->src + i * c->from, c->width);
-    if (c->kind == cudaMemcpyDeviceToHost)
-        emu_count.after_down = 0;
 }
 
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t to, const void *src, size_t from, size_t width,
-                              size_t rows, cudaMemcpyKind k, cudaStream_t)
+                              size_t rows, cudaMemcpyKind k, cudaStream_t s)
 {
+    bool down = k == cudaMemcpyDeviceToHost;
+
     emu_count.up += !capturing && k == cudaMemcpyHostToDevice;
-    emu_count.down += !capturing && k == cudaMemcpyDeviceToHost;
-    on_stream(copy_rows, memcopy{(char *)dst, (const char *)src, to, from, width, rows, k});
+    emu_count.down += !capturing && down;
+    on_stream(s, copy_rows, memcopy{(char *)dst, (const char *)src, to, from, width, rows}, down);
     return cudaSuccess;
 }
 
@@ -651,9 +808,22 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind
     return cudaMemcpy2DAsync(dst, n, src, n, n, 1, k, s);
 }
 
-cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
+struct fill {
+    void *p;
+    int v;
+    size_t n;
+};
+
+static void fill_bytes(void *arg)
 {
-    memset(p, v, n);
+    const struct fill *f = (const struct fill *)arg;
+
+    memset(f->p, f->v, f->n);
+}
+
+cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s)
+{
+    on_stream(s, fill_bytes, fill{p, v, n});
     return cudaSuccess;
 }
 
@@ -776,12 +946,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
                               cublasLtMatrixLayout_t lb, const void *beta, const void *c,
                               cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
-                              cudaStream_t)
+                              cudaStream_t s)
 {
     if (!fits(op, la, lb, lc, ld) || (c == d && lc->ld != ld->ld) || !workspace || bytes < 4096)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     emu_count.products += !capturing;
-    on_stream(multiply, product{*la, *lb, *lc, *ld, a, b, (const float *)c, op->bias, (float *)d,
-                                *(const float *)alpha, *(const float *)beta, algo->parts});
+    on_stream(s, multiply,
+              product{*la, *lb, *lc, *ld, a, b, (const float *)c, op->bias, (float *)d,
+                      *(const float *)alpha, *(const float *)beta, algo->parts});
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -55,6 +55,8 @@ struct float4 {
 
 /* ---- running ---- */
 
+typedef struct emu_stream *cudaStream_t;
+
 enum cudaError_t {
     cudaSuccess,
     cudaErrorInvalidValue,
@@ -64,8 +66,9 @@ enum cudaError_t {
     cudaErrorStreamCaptureUnsupported = 900
 };
 
-/* fn with what lies at arg, now, or when the graph that is being captured is launched. */
-void emu_kernel(dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg, size_t bytes);
+/* fn with what lies at arg, on the stream, or in the graph that is being captured from it. */
+void emu_kernel(cudaStream_t s, dim3 grid, dim3 block, size_t shared, void (*fn)(void *), void *arg,
+                size_t bytes);
 void *emu_shared(void);
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffff);
@@ -82,11 +85,12 @@ template <class F> static inline void emu_call(void *f)
 bool emu_room(const void *kernel, size_t shared);
 
 template <class F>
-static inline cudaError_t emu_launch(const void *kernel, dim3 grid, dim3 block, size_t shared, F f)
+static inline cudaError_t emu_launch(cudaStream_t s, const void *kernel, dim3 grid, dim3 block,
+                                     size_t shared, F f)
 {
     if (!emu_room(kernel, shared))
         return cudaErrorInvalidValue;
-    emu_kernel(grid, block, shared, emu_call<F>, &f, sizeof(f));
+    emu_kernel(s, grid, block, shared, emu_call<F>, &f, sizeof(f));
     return cudaSuccess;
 }
 
@@ -221,7 +225,6 @@ enum cudaMemcpyKind {
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
-typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
@@ -261,41 +264,24 @@ static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr what, in
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
 {
-    *s = NULL;
+    *least = 0;
+    *most = -5;
     return cudaSuccess;
 }
 
-static inline cudaError_t cudaStreamDestroy(cudaStream_t)
-{
-    return cudaSuccess;
-}
-
+/* When what is on a stream is done: enum emu_order. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned, int);
+cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned);
+cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
+cudaError_t cudaEventSynchronize(cudaEvent_t);
 
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
-{
-    *e = NULL;
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventDestroy(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
-{
-    return cudaSuccess;
-}
-
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
-{
-    return cudaSuccess;
-}
-
-/* What is captured is kept with its arguments, as they are, and done at each launch. */
+/* What is captured is kept with its arguments, as they are, and queued at each launch. */
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 typedef struct emu_graph *cudaGraph_t;
 typedef struct emu_graph *cudaGraphExec_t;
