@@ -90,7 +90,7 @@ class Bank:
 
 def plan_call(bank, r, frames):
     """[(kind, label, [utterances])] of a call; a digit string may be joined from single ones."""
-    quiet, asks = r.uniform(0.05, 0.55), r.uniform(0.05, 0.3)
+    quiet, asks = r.uniform(0.05, 0.55), r.uniform(0.1, 0.5)
     one = bank.speaker(r) if r.random() < 0.5 else None
     turns = []
     for _ in range(frames):
@@ -99,7 +99,7 @@ def plan_call(bank, r, frames):
             continue
         who = one or bank.speaker(r)
         if r.random() < asks:
-            label = COMMANDS[r.choice(2, p=[0.65, 0.35])]
+            label = COMMANDS[r.choice(2, p=[0.55, 0.45])]
             turns.append((COMMAND, label, [bank.pick(r, who, COMMAND, label)]))
             continue
         # Long strings, and digits said twice, are what is learnt last. With more of other speech
@@ -128,11 +128,11 @@ def plan_call(bank, r, frames):
 
 def paced(r, columns, pace):
     """Where an utterance of so many columns is read to say it that much slower. In most the pace
-    comes and goes by a fifth, bent every 150 ms, since voices differ in rhythm."""
+    comes and goes by 30 %, bent every 120 ms, since voices differ in rhythm."""
     slow = np.full(columns, pace)
     if r.random() < 0.7:
-        knots = np.arange(r.uniform(-15, 0), columns + 15, 15)
-        slow *= 1 + np.interp(np.arange(columns), knots, r.uniform(-0.2, 0.2, len(knots)))
+        knots = np.arange(r.uniform(-12, 0), columns + 12, 12)
+        slow *= 1 + np.interp(np.arange(columns), knots, r.uniform(-0.3, 0.3, len(knots)))
     ends = np.cumsum(slow)
     n = max(12, int(ends[-1]))
     return np.interp((np.arange(n) + 0.5) * ends[-1] / n, ends - slow / 2, np.arange(columns))
@@ -147,14 +147,14 @@ def read(x, at):
 
 def bent(r):
     """Another throat: of each bin the place where that has it, and how much louder it is there. It
-    is larger or smaller, and in most turns bent by up to 8 % more at two or three knots, which lie
+    is larger or smaller, and in most turns bent by up to 12 % more at two or three knots, which lie
     more than half an octave apart, so that formants move against each other and change in level."""
-    size = np.full(BINS, r.uniform(0.88, 1.14) if r.random() < 0.5 else 1.0)
+    size = np.full(BINS, r.uniform(0.85, 1.17) if r.random() < 0.6 else 1.0)
     db = np.zeros(BINS)
     if r.random() < 0.75:
         knots = 300 * 2 ** np.cumsum(r.uniform(0.8, 1.6, r.integers(2, 4)))
-        size *= 1 + np.interp(HZ, knots, r.uniform(-0.08, 0.08, len(knots)))
-        db += np.interp(HZ, knots, r.uniform(-6, 6, len(knots)))
+        size *= 1 + np.interp(HZ, knots, r.uniform(-0.12, 0.12, len(knots)))
+        db += np.interp(HZ, knots, r.uniform(-9, 9, len(knots)))
     at = np.arange(BINS) * size
     return at, 10 ** (db / 10) * (at < BINS - 1)
 
@@ -167,9 +167,13 @@ def grains(*shape):
 
 
 def revoiced(r, x):
-    """Another speaker says the spectra [n, 201]: another throat and, in a fifth of the turns,
-    without the harmonics, whose place tells the speaker and no word; half of these in a whisper."""
-    (at, gain), plain = bent(r), r.random() < 0.8
+    """Another speaker says the spectra [n, 201]: another throat; in half of the turns with sharper
+    or duller formants; in three of ten without the harmonics, whose place tells the speaker and no
+    word; half of these in a whisper."""
+    (at, gain), plain = bent(r), r.random() < 0.7
+    if r.random() < 0.5:
+        energy, x = x.sum(), x.pow(r.uniform(0.75, 1.3))
+        x *= energy / x.sum().clamp_min(1e-20)
     heard = torch.eye(BINS)  # what each bin hears of the others
     if not plain:
         bins, width = torch.arange(BINS), r.integers(3, 7)  # 120 to 240 Hz

@@ -86,7 +86,7 @@ class Chat:
         self.after = ids("<|audio_eos|><|im_end|>\n<|im_start|>assistant\n")
         self.close = ids("<|im_end|>\n")
         self.end, self.audio = tok.token_to_id("<|im_end|>"), tok.token_to_id("<|AUDIO|>")
-        self.listen = tok.token_to_id(LISTEN)
+        self.listen, self.unknown = tok.token_to_id(LISTEN), tok.token_to_id(UNKNOWN)
         self.frame = self.before + [self.audio] * self.ROWS + self.after
         self.ids = ids
 

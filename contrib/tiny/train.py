@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Trains the tiny model: train.py [--steps EAR,JOINT] [--until HH:MM] BANK FOLDER
+"""Trains the tiny model: train.py [--steps EAR,JOINT,...] [--until HH:MM] BANK FOLDER
 
 First the ear alone: phones by column where espeak-ng tells them, and CTC over the phones of
 everything. Then both parts: the answers of calls of 3 to 30 frames, half of them under windows and
-sinks of random sizes, with the phones as an auxiliary loss. A step's batch comes in parts, which
-depend on the step's number only and are shared out over processes of one thread: threads that meet
-in each matrix wait for each other wherever the machine has something else to do. The state is kept
-in FOLDER/state.pt every three minutes and at the end: started again, it goes on where it was. Exit
-status 3: stopped by SIGTERM or --until before it was done.
+sinks of random sizes, with the phones as an auxiliary loss. Each further round goes on from the
+averaged weights with other calls and a rate that is high again. A step's batch comes in parts,
+which depend on the step's number only and are shared out over processes of one thread: threads that
+meet in each matrix wait for each other wherever the machine has something else to do. The state is
+kept in FOLDER/state.pt every three minutes and at the end: started again, it goes on where it was.
+Exit status 3: stopped by SIGTERM or --until before it was done.
 """
 
 import argparse
@@ -31,16 +32,18 @@ import batches
 from model import WIDTH, Thinker
 from task import SYSTEM, Chat, make_tokenizer
 
-SEED = 1
-PARTS = [1, 2]  # of a step's batch, in the ear's stage and in the joint one
+SEED = 3
+STEPS = [4000, 7400, 4400, 4400, 2700]  # of the ear, of both, of each further round
+PARTS = 1, 2  # of a step's batch, in the ear's stage and in the joint ones
 EAR_CALLS = [1, 2, 3, 4, 6, 16]  # frames of the calls of a part of the ear's stage
 JOINT_FRAMES = 30  # of a part
 PEAK = {"ear": 2.5e-3, "joint": 2e-3}
 WARM = {"ear": 300, "joint": 200}
+DOUBT = 0.5  # what an answer "?" weighs: a voice that is new is taken for that, whatever it says
 DROPOUT = 0.1  # of what the ear tells the text model
 KEEP = 0.999  # of the averaged weights, a step
 SAVE_S = 180
-FIGURES = ["ctc column".split(), "ctc column lm token".split()]
+FIGURES = "ctc column".split(), "ctc column lm token".split()
 SYSTEMS = [SYSTEM] * 8 + ["", "Say what you hear."]
 
 
@@ -66,7 +69,10 @@ class Net(nn.Module):
 
 
 def call_lengths(r):
-    """Calls of 3 to 30 frames, short and long ones alike often by the logarithm."""
+    """Calls of 3 to 30 frames, short and long ones alike often by the logarithm, and half of 30,
+    where what is to be remembered lies far back."""
+    if r.random() < 0.5:
+        return [JOINT_FRAMES]
     out, left = [], JOINT_FRAMES
     while left > 0:
         n = min(int(3 * 10 ** r.uniform(0, 1.0001)), 30, left)
@@ -81,7 +87,7 @@ def window_of(r, chat, system):
         return None, 0
     prompt = len(chat.prompt(system))
     sinks = [4, prompt, prompt + len(chat.frame) + 8][r.choice(3, p=[0.4, 0.3, 0.3])]
-    return int(96 * 4 ** r.uniform(0, 1)), sinks
+    return int(96 * 6 ** r.uniform(0, 1)), sinks
 
 
 def phone_loss(net, units, heard, frames):
@@ -120,16 +126,19 @@ def losses(net, units, chat, bank, stage, step, part):
     hidden = net.thinker(ids, ids == chat.audio, F.dropout(rows, DROPOUT), shape)
     known = draw >= 0
     logits, draw = net.thinker.lm_head(hidden[known]).float(), draw[known]
-    lm = F.cross_entropy(logits, draw)
+    weight = torch.where(draw == chat.unknown, DOUBT, 1.0)
+    lm = (F.cross_entropy(logits, draw, reduction="none") * weight).sum() / weight.sum()
     out |= dict(lm=lm, token=(logits.argmax(-1) == draw).float().mean())
     return lm + 0.25 * ctc + 0.1 * column, out
 
 
-def rate(stage, step, steps):
-    """Warms up, and falls to a hundredth along a cosine; the ear's falls to a third only."""
+def rate(stage, step, steps, whole):
+    """Warms up, and falls to a hundredth along a cosine; the ear's falls to a third only. A further
+    round has the last steps of the `whole` first one's once more."""
     name, low = ("ear", 0.33) if stage == 0 else ("joint", 0.01)
     warm = min(1, (step + 1) / WARM[name])
-    fall = 0.5 * (1 + math.cos(math.pi * step / steps))
+    at = step / steps if stage == 0 else (whole - steps + step) / whole
+    fall = 0.5 * (1 + math.cos(math.pi * at))
     return PEAK[name] * warm * (low + (1 - low) * fall)
 
 
@@ -172,9 +181,9 @@ class Run:
     def one(self, steps):
         """A step, the same in all processes. -> its figures, and whether somebody is to stop."""
         for group in self.opt.param_groups:
-            group["lr"] = rate(self.stage, self.step, steps)
+            group["lr"] = rate(self.stage, self.step, steps, self.args.steps[1])
         self.opt.zero_grad()
-        names, parts = FIGURES[self.stage], PARTS[self.stage]
+        names, parts = FIGURES[self.stage > 0], PARTS[self.stage > 0]
         told = np.zeros(len(names))
         for part in range(self.rank, parts, self.args.processes):
             with torch.autocast("cpu", torch.bfloat16, enabled=not self.args.f32):
@@ -213,7 +222,7 @@ class Run:
         """All processes end at the same step; the first one speaks and saves."""
         saved = told = time.monotonic()
         some = []
-        while self.stage < 2:
+        while self.stage < len(self.args.steps):
             steps = self.args.steps[self.stage]
             while self.step < steps:
                 begun = time.monotonic()
@@ -234,9 +243,11 @@ class Run:
                     saved = now
                 if stop:
                     return 3
-            if self.stage == 0:
-                self.step = 0
             self.stage += 1
+            if self.stage < len(self.args.steps):
+                self.step = 0
+            if self.stage > 1:
+                self.net.load_state_dict(self.mean)
         if self.rank == 0:
             self.save()
         return 0
@@ -269,7 +280,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("bank", type=Path)
     p.add_argument("folder", type=Path)
-    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=[4000, 7400])
+    p.add_argument("--steps", type=lambda s: [int(n) for n in s.split(",")], default=STEPS)
     p.add_argument("--until", type=clock, metavar="HH:MM", help="stop then (UTC)")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--f32", action="store_true", help="multiply in float32, not in bfloat16")
