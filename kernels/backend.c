@@ -19,13 +19,8 @@ static int find_plugin(char path[PATH_MAX], struct mt_err *e)
 {
     static const char *const places[] = {"", "../lib/metronome/"};
     char self[PATH_MAX - 64];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    char *end;
 
-    self[n > 0 ? n : 0] = '\0';
-    end = strrchr(self, '/');
-    end = end ? end + 1 : self;
-    *end = '\0';
+    mt_program_folder(self, sizeof(self));
     for (size_t i = 0; i < MT_COUNT(places); i++) {
         snprintf(path, PATH_MAX, "%s%s%s", self, places[i], PLUGIN);
         if (access(path, F_OK) == 0)

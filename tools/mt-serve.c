@@ -52,7 +52,7 @@ enum {
 static const struct argp_option options[] = {
     {"model", 'm', "MODEL", 0,
      "A released directory, a GGUF file, or synth:NAME[,seed=N][,layers=N][,dtype=T] (default "
-     "synth:qwen2.5-omni-tiny)",
+     "$MT_MODEL, else the model installed with metronome)",
      1},
     {"mmproj", OPT_MMPROJ, "FILE|synth", 0,
      "With a GGUF file: its audio tower's file, or a random tower", 1},

@@ -47,6 +47,12 @@ void mt_msg_level(enum mt_level level);
 void mt_msg(enum mt_level level, const char *fmt, ...) MT_PRINTF(2, 3);
 
 /*
+ * The running program's folder with a slash behind it, "" where that is not known. A path that
+ * doesn't fit is cut.
+ */
+void mt_program_folder(char *out, size_t cap);
+
+/*
  * Flush and close stdout, so that a full disk is an error and a reader that left is not.
  * Returns status, or MT_EXIT_FAILED after a message when data was lost.
  */

@@ -4,6 +4,7 @@
  * on to the family.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,10 +17,10 @@
 #include "model/source.h"
 #include "model/tokenizer.h"
 
-#define CONFIG_BYTES (4 << 20) /* the released ones have some 14000 … */
-#define CONFIG_ITEMS (1 << 16) /* … and some hundred values */
-#define CONFIG_DEPTH 32
-#define DEFAULT_SPEC "synth:qwen2.5-omni-tiny"
+#define CONFIG_BYTES  (4 << 20) /* the released ones have some 14000 … */
+#define CONFIG_ITEMS  (1 << 16) /* … and some hundred values */
+#define CONFIG_DEPTH  32
+#define DEFAULT_MODEL "share/metronome/tiny"
 
 static const struct mt_family *const families[] = {&mt_family_qwen2_5_omni, &mt_family_qwen3_omni,
                                                    &mt_family_moshi, &mt_family_minicpm_o};
@@ -263,14 +264,47 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 
 /* ---- the interface ---- */
 
+/*
+ * What stands for no -m: $MT_MODEL, or the model beside the running program: under the same prefix,
+ * or in the source folder around build/ or build/san-….
+ */
+static int default_spec(char path[PATH_MAX], struct mt_err *e)
+{
+    static const char *const up[] = {"../", "../../"};
+    const char *set = getenv("MT_MODEL");
+    char folder[PATH_MAX - 64];
+
+    if (set && *set) {
+        if (snprintf(path, PATH_MAX, "%s", set) >= PATH_MAX)
+            return mt_err_set(e, -ENAMETOOLONG, "MT_MODEL: %s", strerror(ENAMETOOLONG));
+        return 0;
+    }
+    mt_program_folder(folder, sizeof(folder));
+    for (size_t i = 0; i < MT_COUNT(up); i++) {
+        snprintf(path, PATH_MAX, "%s%s" DEFAULT_MODEL, folder, up[i]);
+        if (access(path, F_OK) == 0)
+            return 0;
+    }
+    return mt_err_set(e, -ENOENT,
+                      "%s%s" DEFAULT_MODEL ": the model for no -m is not installed (-m "
+                      "synth:qwen2.5-omni-tiny needs no files)",
+                      folder, up[0]);
+}
+
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e)
 {
-    struct mt_model *m = calloc(1, sizeof(*m));
+    struct mt_model *m;
+    char path[PATH_MAX];
     int rc;
 
     *out = NULL;
-    if (!m)
+    if (!spec) {
+        if ((rc = default_spec(path, e)) < 0)
+            return rc;
+        spec = path;
+    }
+    if (!(m = calloc(1, sizeof(*m))))
         return mt_err_set(e, -ENOMEM, "out of memory");
     if (o->step_rows < 1 || o->step_rows > 65536 || o->want_rows < 1 ||
         o->want_rows > o->step_rows) {
@@ -284,8 +318,6 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
     m->opts = *o;
     m->info.step_rows = o->step_rows;
     m->info.want_rows = o->want_rows;
-    if (!spec)
-        spec = DEFAULT_SPEC;
     if (!strncmp(spec, "synth:", 6))
         rc = open_synth(m, spec + 6, e);
     else

@@ -190,10 +190,10 @@ const char *mt_model_synth_name(int i);
 
 /*
  * -m MODEL: a directory, or "synth:NAME[,seed=N][,layers=N][,dtype=f32|bf16|f16]"; NULL is the
- * default (synth:qwen2.5-omni-tiny). The backend and the directory's files must outlive the model,
- * o and spec need not. Errors name the file and the field or tensor: -ENOENT (no such file or
- * tensor), -EPROTO (broken, or sizes that don't agree), -ENOTSUP (another kind of model), -EINVAL
- * (a wrong synth: or o), -ENOMEM; *out is NULL then.
+ * default: $MT_MODEL, else ../share/metronome/tiny from the program's folder. The backend and the
+ * directory's files must outlive the model, o and spec need not. Errors name the file and the field
+ * or tensor: -ENOENT (no such file or tensor), -EPROTO (broken, or sizes that don't agree),
+ * -ENOTSUP (another kind of model), -EINVAL (a wrong synth: or o), -ENOMEM; *out is NULL then.
  */
 int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be,
                   const struct mt_model_opts *o, struct mt_err *e);

@@ -21,6 +21,7 @@ ROOT=$MT_TESTS/..
     run -0 there/usr/bin/"$t" --version
     [ -f "there/usr/share/man/man1/$t.1.gz" ]
   done
+  MT_MODEL='' run -0 there/usr/bin/mt-serve --dry-run
   [ -f there/lib/systemd/system/mt-serve.service ]
   [ -x there/usr/share/metronome/tools/experiments/demo ]
   grep -q '^License: Expat' there/usr/share/doc/metronome/copyright

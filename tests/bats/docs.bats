@@ -126,6 +126,8 @@ all_in() {
   [ -f root/usr/share/man/man7/metronome.7 ]
   [ -f root/usr/share/doc/metronome/LICENSE ]
   run -0 "root/usr/bin/mt-serve" --version
+  # The model for no -m is found from where the program lies.
+  MT_MODEL='' run -0 --separate-stderr root/usr/bin/mt-serve --dry-run
   touch root/usr/bin/somebody-elses
   make -s -C "$ROOT" SAN="${MT_SAN:-}" uninstall DESTDIR="$PWD/root" prefix=/usr >/dev/null
   [ "$(find root -type f)" = root/usr/bin/somebody-elses ]

@@ -95,8 +95,10 @@ holds() {
   cd q/quality
   [ -s live.txt ]
   [ "$(head -c 8 live.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ]
-  jq -es '(map(.measure) | unique) == ["attention", "banned", "forced", "free", "fresh", "moved", "needle", "one", "rounded", "speech", "trade", "types"] and all(.claim == null)' live.ndjson >/dev/null
+  jq -es '(map(.measure) | unique) == ["attention", "banned", "forced", "free", "fresh", "heard", "moved", "needle", "one", "rounded", "speech", "trade", "turns", "types"] and all(.claim == null)' live.ndjson >/dev/null
   jq -es 'map(select(.measure == "forced" and .window)) | length == 6 and all(.after.low <= .after.diff and .after.diff <= .after.high)' live.ndjson >/dev/null
+  # What the window has lost does not come back; what is nearer, or among the sinks, does.
+  jq -es 'map(select(.measure == "heard")) | map(select(.silent == 4 and .kv == "window=128,sinks=4")) + map(select(.silent == 4 and .asked == "first")) | map(.share) | .[0] < .[1]' live.ndjson >/dev/null
   grep -q "mean nothing" live.md
   run ! grep -Eiw 'nan|inf' live.txt live.md
   run -2 --separate-stderr "$EXPERIMENTS/quality" --paper

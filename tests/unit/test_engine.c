@@ -1014,7 +1014,7 @@ static void test_too_small(void **state)
 
     (void)state;
     assert_int_equal(mt_backend_open(&be, "cpu", 1, NULL), 0);
-    assert_int_equal(mt_model_open(&m, NULL, be, &mo, NULL), 0);
+    assert_int_equal(mt_model_open(&m, "synth:qwen2.5-omni-tiny", be, &mo, NULL), 0);
     assert_int_equal(mt_engine_new(&eng, m, &o, &clock, &e), -ENOSPC);
     assert_null(eng);
     assert_non_null(strstr(e.text, "20 blocks")); /* the arithmetic */
@@ -1212,7 +1212,7 @@ static void test_pool_auto(void **state)
 
     (void)state;
     assert_int_equal(mt_backend_open(&be, "cpu", 1, NULL), 0);
-    assert_int_equal(mt_model_open(&m, NULL, be, &mo, NULL), 0);
+    assert_int_equal(mt_model_open(&m, "synth:qwen2.5-omni-tiny", be, &mo, NULL), 0);
     mt_engine_defaults(&o);
     o.max_sessions = 5;
     assert_int_equal(mt_engine_pool_auto(m, &o, 0.9, &bytes, &e), -EINVAL);

@@ -35,7 +35,7 @@ static void open_world(struct world *w)
 
     *w = (struct world){0};
     assert_int_equal(mt_backend_open(&w->be, "cpu", 2, NULL), 0);
-    assert_int_equal(mt_model_open(&w->m, NULL, w->be, &o, NULL), 0);
+    assert_int_equal(mt_model_open(&w->m, "synth:qwen2.5-omni-tiny", w->be, &o, NULL), 0);
     for (int i = 0; i < SCRIPTS * N; i++) /* given at first, and some in the middle */
         w->script[i] = i % N < GIVEN || (i % N >= 40 && i % N < 44)
                            ? (int32_t)(mt_mix64((uint64_t)i) % 380)

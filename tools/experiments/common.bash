@@ -6,6 +6,7 @@ export LC_ALL=C
 
 experiments=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$experiments/../.." && pwd)
+export MT_MODEL=synth:qwen2.5-omni-tiny # they measure time and memory: answers as long as they are asked for
 command -v mt-predict >/dev/null || PATH=$root/build:$PATH
 clip=tests/data/jfk.flac
 clips="tests/data/jfk.flac tests/data/night30.flac"

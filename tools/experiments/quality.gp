@@ -1,6 +1,6 @@
-# What the bound costs, four panels. Set by the caller: least (the window), what.
-set terminal pngcairo noenhanced size 1400, 1000
-set multiplot layout 2, 2 title "What the bound costs: " . what font ",14" margins 0.07, 0.98, 0.08, 0.90 spacing 0.08, 0.12
+# What the bound costs, six panels. Set by the caller: least (the window), what.
+set terminal pngcairo noenhanced size 2000, 1000
+set multiplot layout 2, 3 title "What the bound costs: " . what font ",14" margins 0.05, 0.98, 0.08, 0.90 spacing 0.05, 0.12
 array colour[4] = [red, orange, blue, green]
 set key at graph 0.98, graph 0.98
 set offsets 0, 0, graph 0.25, 0
@@ -49,4 +49,26 @@ set offsets graph 0.1, graph 0.1, graph 0.3, graph 0.1
 plot raw . "/needle-unbounded.tsv" using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb grey title "unbounded", \
      raw . sprintf("/needle-window-%d-sinks-0.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb red title sprintf("window %d", least), \
      raw . sprintf("/needle-window-%d-sinks-4.tsv", least) using 1:2:3:4 with yerrorlines pointtype 7 linecolor rgb blue title sprintf("window %d, 4 sinks", least)
+unset offsets
+set title "heard: does a word come back?"
+set xlabel "silent turns since it was said"
+set ylabel "share of words, 95 %"
+set logscale x 2
+set xtics ("0" 0.5, "1" 1, "2" 2, "4" 4, "8" 8, "16" 16)
+set xrange [0.4:20]
+set yrange [-0.05:1.6]
+before(x) = x == 0 ? 0.5 : x
+kvs = "unbounded window-512-sinks-4 window-128-sinks-4 window-128-sinks-80"
+titles = "'repeat', unbounded|'repeat', window 512|'repeat', window 128|'first', window 128, 80 sinks"
+array heard[4] = [grey, green, blue, violet]
+title_of(i) = system(sprintf("echo \"%s\" | cut -d '|' -f %d", titles, i))
+plot for [i = 1:4] raw . "/heard-" . word(kvs, i) . ".tsv" using (before($1) * (0.94 + 0.03 * i)):2:3:4 with yerrorlines pointtype 7 linecolor rgb heard[i] title title_of(i)
+unset logscale x
+set title "heard: calls of 30 turns"
+set xlabel ""
+set ylabel "share of frames answered rightly, 95 %"
+set xtics autofreq
+set xrange [-0.6:3.6]
+set yrange [0:1.15]
+plot raw . "/turns.tsv" using 0:2:3:4:xtic(1) with yerrorbars pointtype 7 pointsize 1.2 linecolor rgb blue notitle
 unset multiplot

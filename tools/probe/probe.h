@@ -32,7 +32,7 @@ enum { PROBE_MMPROJ = 1024, PROBE_QUANTIZE, PROBE_DETERMINISTIC };
      "MODEL",                                                                                      \
      0,                                                                                            \
      "Directory as released, GGUF file, or synth:NAME[,key=value…] "                             \
-     "(default synth:qwen2.5-omni-tiny)",                                                          \
+     "(default $MT_MODEL, else the one installed with metronome)",                                 \
      1},                                                                                           \
         {"mmproj",                                                                                 \
          PROBE_MMPROJ,                                                                             \
