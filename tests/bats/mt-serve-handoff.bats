@@ -158,11 +158,11 @@ has_taken() {
     has_taken && break
     kill -9 "$new"
     wait "$new" || true
-    mt-probe stats -s mt.sock >stats || break
+    mt-probe stats -s mt.sock >asked || break
   done
-  if mt-probe stats -s mt.sock >stats; then
+  if mt-probe stats -s mt.sock >asked; then
     # Before it had them, they are where they were; whoever has them has both.
-    [ "$(jq .sessions stats)" = 2 ]
+    [ "$(jq .sessions asked)" = 2 ]
     wait "$calls" || { cat feed.err; return 1; }
     jq -se '[.[] | select(.type == "frame")] | length >= 190 and all(.status == "ok" or .status == "late")' moved
   else
