@@ -98,10 +98,12 @@ static void show_steps(struct mt_engine *eng)
     int64_t full = s->policy.sinks + (int64_t)s->ring_blocks * eng->opts.block_tokens;
     run.index = s->policy.bounded ? (full + EDGE - 1) / EDGE * EDGE
                                   : s->n_blocks * eng->opts.block_tokens - 1;
-    for (int n = 1; n <= most && eng->clock->now_ns(eng->clock) - t <= SHOW_NS;
-         n = eng->be->ops->rows_bucket(eng->be, n + 1))
+    for (int n = 0; n < most && eng->clock->now_ns(eng->clock) - t <= SHOW_NS;) {
+        n = eng->be->ops->rows_bucket(eng->be, n + 1);
+        n = n < most ? n : most; /* also the last one, which is filled up to no more */
         for (int k = 0; k < SHOWN; k++)
             show_step(eng, &run, n);
+    }
 }
 
 int64_t mt_engine_warm(struct mt_engine *eng)

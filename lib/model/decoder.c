@@ -295,8 +295,9 @@ static void run_layer(struct mt_decoder *d, struct mt_kv *kv, int i, const struc
 }
 
 /*
- * A step that only decodes, filled up to the rows that the backend wants: rows of nobody say what
- * the first session says, see one token of its, and write none; what they come to is not looked at.
+ * A step that only decodes, filled up to the rows that the backend wants, as far as there are any:
+ * rows of nobody say what the first session says, see one token of its, and write none; what they
+ * come to is not looked at.
  */
 static struct mt_step filled(struct mt_decoder *d, const struct mt_step *s)
 {
@@ -306,7 +307,9 @@ static struct mt_step filled(struct mt_decoder *d, const struct mt_step *s)
     if (!d->run || s->batch.n_runs != n || s->n_want != n || s->n_audio > 0 || s->watch)
         return f;
     int rows = d->be->ops->rows_bucket(d->be, n);
-    if (rows == n || rows > d->step_rows || rows > d->want_rows)
+    rows = rows < d->step_rows ? rows : d->step_rows;
+    rows = rows < d->want_rows ? rows : d->want_rows;
+    if (rows == n)
         return f;
     memcpy(d->run, s->batch.runs, (size_t)n * sizeof(*d->run));
     memcpy(d->ids, s->ids, (size_t)n * sizeof(*d->ids));

@@ -418,51 +418,90 @@ static void test_alone(void **state)
 
 /* ---- steps that were shown ---- */
 
-/*
- * With full windows, one, two and three calls that decode: each step is one graph, and none is
- * made.
- */
-static void test_shown(void **state)
+static void begin_shown(struct world *w, struct talk *talk, int sessions)
 {
     struct mt_engine_opts o = options("window=256,sinks=4");
-    static struct talk talk;
-    struct world w;
     char system[300];
-    int64_t id[3];
 
-    (void)state;
     memset(system, 'a', sizeof(system) - 1);
     system[sizeof(system) - 1] = '\0';
     o.system = system;
-    o.step_tokens = 64;
-    begin(&w, &talk, "qwen2.5-omni-7b-tiny,dtype=f32", "", true, o);
-    assert_true(mt_engine_warm(w.eng) >= 0);
+    o.max_sessions = sessions;
+    o.step_tokens = 24 * sessions;
+    begin(w, talk, "qwen2.5-omni-7b-tiny,dtype=f32", "", true, o);
+    assert_true(mt_engine_warm(w->eng) >= 0);
+}
+
+/* Frames are there: each step that only decodes is one graph, and none is made. */
+static void decode_shown(struct world *w)
+{
+    mt_engine_tick(w->eng); /* heard, and the first token said */
+    for (int t = 1; t < ANSWER; t++) {
+        emu_count = (struct emu_count){0};
+        mt_engine_tick(w->eng);
+        assert_int_equal(emu_count.graphs, 1);
+        assert_int_equal(emu_count.captures, 0);
+        assert_in_range(emu_count.launches, 1, 2); /* the draw */
+    }
+}
+
+/* A call that has had its first frame, with all of the prompt. */
+static int64_t dial_full(struct world *w, int voice)
+{
+    int64_t id = dial(w, voice);
+
+    speak(w, id, 0);
+    while (mt_engine_tick(w->eng))
+        ;
+    return id;
+}
+
+/* With full windows: one, two and three calls that decode. */
+static void test_shown(void **state)
+{
+    static struct talk talk;
+    struct world w;
+    int64_t id[3];
+
+    (void)state;
+    begin_shown(&w, &talk, CALLS);
     for (int n = 0; n < 3; n++) {
-        id[n] = dial(&w, n);
-        speak(&w, id[n], 0); /* its first frame, with all of the prompt */
-        while (mt_engine_tick(w.eng))
-            ;
+        id[n] = dial_full(&w, n);
         for (int i = 0; i <= n; i++)
             speak(&w, id[i], n - i + 1);
-        mt_engine_tick(w.eng); /* heard, and the first token said */
-        for (int t = 1; t < ANSWER; t++) {
-            emu_count = (struct emu_count){0};
-            mt_engine_tick(w.eng);
-            assert_int_equal(emu_count.graphs, 1);
-            assert_int_equal(emu_count.captures, 0);
-            assert_in_range(emu_count.launches, 1, 2); /* the draw */
-        }
+        decode_shown(&w);
         for (int i = 0; i <= n; i++)
             assert_true(talk.tokens[i][n - i + 1][ANSWER - 1] > 0);
     }
     end(&w);
 }
 
+/* As many as there may be, however many rows the card would rather have. */
+static void test_shown_full(void **state)
+{
+    enum { MANY = 5 }; /* the card tells 4 and 6 apart */
+    static struct talk talk;
+    struct world w;
+    int64_t id[MANY];
+
+    (void)state;
+    begin_shown(&w, &talk, MANY);
+    for (int i = 0; i < MANY; i++)
+        id[i] = dial_full(&w, i);
+    for (int i = 0; i < MANY; i++)
+        speak(&w, id[i], 1);
+    decode_shown(&w);
+    for (int i = 0; i < MANY; i++)
+        assert_true(talk.tokens[i][1][ANSWER - 1] > 0);
+    end(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits), cmocka_unit_test(test_spans), cmocka_unit_test(test_caches),
-        cmocka_unit_test(test_alone), cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_waits),  cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_caches), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_shown),  cmocka_unit_test(test_shown_full),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
