@@ -445,9 +445,9 @@ static int open_model(struct serve *s, const struct args *a, const struct mt_mod
         return mt_err_set(
             e, -EINVAL,
             "--mmproj: '%s' has no audio tower: give its file, or synth for a random one",
-            a->model);
+            mt_model_spec(s->model));
     if (*info->remark)
-        mt_msg(MT_WARN, "%s: %s", a->model, info->remark);
+        mt_msg(MT_WARN, "%s: %s", mt_model_spec(s->model), info->remark);
     return 0;
 }
 

@@ -16,6 +16,7 @@ struct mt_model {
     struct mt_tokenizer *tokenizer; /* NULL for a directory that has none of a kind we read … */
     struct mt_err no_tokenizer;     /* … and then which kind it has */
     uint64_t identity;              /* of the configuration, and of what the family adds */
+    char *spec;                     /* what it was opened by */
     const char *dir;                /* while it is opened: the directory, or NULL */
     bool synthetic;                 /* weights from a seed: the family makes a tokenizer, too */
     void *own;                      /* the family's */

@@ -318,7 +318,10 @@ int mt_model_open(struct mt_model **out, const char *spec, struct mt_backend *be
     m->opts = *o;
     m->info.step_rows = o->step_rows;
     m->info.want_rows = o->want_rows;
-    if (!strncmp(spec, "synth:", 6))
+    m->spec = strdup(spec);
+    if (!m->spec)
+        rc = -ENOMEM;
+    else if (!strncmp(spec, "synth:", 6))
         rc = open_synth(m, spec + 6, e);
     else
         rc = open_directory(m, spec, e);
@@ -345,6 +348,7 @@ void mt_model_close(struct mt_model **m)
         (*m)->family->close(*m);
     mt_tokenizer_free(&(*m)->tokenizer);
     mt_weights_close(&(*m)->weights);
+    free((*m)->spec);
     free(*m);
     *m = NULL;
 }
@@ -352,6 +356,11 @@ void mt_model_close(struct mt_model **m)
 const struct mt_model_info *mt_model_info(const struct mt_model *m)
 {
     return &m->info;
+}
+
+const char *mt_model_spec(const struct mt_model *m)
+{
+    return m->spec;
 }
 
 const struct mt_tokenizer *mt_model_tokenizer(const struct mt_model *m)

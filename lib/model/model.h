@@ -204,6 +204,8 @@ void mt_model_close(struct mt_model **m);
  */
 int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
+/* What it was opened by, the default where that was NULL; NULL of a cost model. */
+const char *mt_model_spec(const struct mt_model *m);
 /*
  * Tells models apart: a hash of the configuration, the tokenizer and the weights, as they are used
  * (quantised or not). A plan has another one than the model that it is of.

@@ -19,6 +19,8 @@ JFK=$DATA/jfk.flac
   [[ "$output" == *'"pos":2'* ]]
   run -1 --separate-stderr mt-probe embed -m "$G/qwen2/model.gguf" --audio "$JFK"
   [[ "$stderr" == *--mmproj* ]]
+  MT_MODEL=$G/qwen2/model.gguf run -2 --separate-stderr mt-serve --dry-run
+  [[ "$stderr" == *"'$G/qwen2/model.gguf' has no audio tower"* ]]
   run -2 --separate-stderr mt-serve --dry-run -m "$G/qwen2/model.gguf"
   [ -z "$output" ]
   [[ "$stderr" == *--mmproj* ]]

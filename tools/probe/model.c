@@ -68,7 +68,7 @@ int probe_model_open(struct probe_model *p)
                    : MT_EXIT_FAILED;
     }
     if (*mt_model_info(p->m)->remark)
-        mt_msg(MT_WARN, "%s: %s", p->spec, mt_model_info(p->m)->remark);
+        mt_msg(MT_WARN, "%s: %s", mt_model_spec(p->m), mt_model_info(p->m)->remark);
     return MT_EXIT_OK;
 }
 
