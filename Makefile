@@ -9,7 +9,7 @@ bindir   ?= $(prefix)/bin
 plugindir ?= $(prefix)/lib/metronome
 mandir   ?= $(prefix)/share/man
 docdir   ?= $(prefix)/share/doc/metronome
-datadir  ?= $(prefix)/share/metronome
+pkgdatadir ?= $(prefix)/share/metronome
 compdir  ?= $(prefix)/share/bash-completion/completions
 JOBS     ?= 1
 FUZZ_SECONDS ?= 10
@@ -269,7 +269,7 @@ $B/%.tidy: %.c $(filter %.h,$(C_FILES)) .clang-tidy | lint-tools
 CONTRIB  := $(filter-out contrib/tiny/%,$(wildcard contrib/*/*))
 MODEL    := $(wildcard share/metronome/tiny/*)
 INSTALLED = $(TOOLS:$B/%=$(bindir)/%) $(PLUGIN:$B/%=$(plugindir)/%) $(COMP:completions/%=$(compdir)/%) $(docdir)/README.md $(docdir)/LICENSE \
-            $(addprefix $(docdir)/,$(CONTRIB)) $(MODEL:share/metronome/%=$(datadir)/%) \
+            $(addprefix $(docdir)/,$(CONTRIB)) $(MODEL:share/metronome/%=$(pkgdatadir)/%) \
             $(foreach m,$(MAN),$(mandir)/man$(subst .,,$(suffix $m))/$(notdir $m))
 
 install: all ## install under prefix (/usr/local), honouring DESTDIR
@@ -279,7 +279,7 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 		$(plugindir)/*) from=$B/$${f##*/} mode=755 ;; \
 		$(compdir)/*) from=completions/$${f##*/} mode=644 ;; \
 		$(mandir)/*)  from=man/$${f##*/} mode=644 ;; \
-		$(datadir)/*) from=share/metronome/$${f#$(datadir)/} mode=644 ;; \
+		$(pkgdatadir)/*) from=share/metronome/$${f#$(pkgdatadir)/} mode=644 ;; \
 		$(docdir)/contrib/*) from=contrib/$${f#*/contrib/} mode=644 ;; \
 		*)            from=$${f##*/} mode=644 ;; \
 		esac; \
@@ -289,7 +289,7 @@ install: all ## install under prefix (/usr/local), honouring DESTDIR
 
 uninstall: ## remove exactly what install put there
 	@for f in $(INSTALLED); do echo "  remove $(DESTDIR)$$f"; rm -f "$(DESTDIR)$$f"; done
-	@rmdir $(patsubst %,"$(DESTDIR)$(docdir)/%",$(sort $(dir $(CONTRIB))) contrib .) "$(DESTDIR)$(datadir)/tiny" "$(DESTDIR)$(datadir)" 2>/dev/null || true
+	@rmdir $(patsubst %,"$(DESTDIR)$(docdir)/%",$(sort $(dir $(CONTRIB))) contrib) "$(DESTDIR)$(docdir)" "$(DESTDIR)$(pkgdatadir)/tiny" "$(DESTDIR)$(pkgdatadir)" 2>/dev/null || true
 
 deb: all ## a Debian package of it, in build/deb (needs dpkg-dev; lintian looks at it)
 	@packaging/deb $B/deb

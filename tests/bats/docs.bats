@@ -131,6 +131,7 @@ all_in() {
   touch root/usr/bin/somebody-elses
   make -s -C "$ROOT" SAN="${MT_SAN:-}" uninstall DESTDIR="$PWD/root" prefix=/usr >/dev/null
   [ "$(find root -type f)" = root/usr/bin/somebody-elses ]
+  [ ! -e root/usr/share/doc/metronome ] && [ ! -e root/usr/share/metronome ]
 }
 
 @test "docs: help that can't be written is exit 1" {
