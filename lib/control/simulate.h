@@ -43,8 +43,8 @@ struct mt_sim_opts {
 };
 
 /*
- * Totals at the end. The same options give the same records (times of a real model apart). -EINVAL, -ENOSPC with e, as
- * mt_engine_new.
+ * Totals at the end. The same options give the same records (times of a real model apart).
+ * -EINVAL, -ENOSPC with e, as mt_engine_new; -EIO with e where a real model answers no frame.
  */
 int mt_simulate(const struct mt_sim_opts *o, struct mt_engine_stats *out, struct mt_err *e);
 

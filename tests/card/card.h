@@ -57,7 +57,7 @@ void card_calls_free(struct card_calls *x);
 
 /* step.c: MODEL SESSIONS… */
 int card_step(struct card *c, char **arg);
-/* play.c: MODEL POOL SESSIONS SECONDS LIMIT KV[:SEED]… */
+/* play.c: model=M pool=P run=KV[:SEED]… clip=FILE… and calls, answer, frame, seconds, limit */
 int card_play(struct card *c, char **arg);
 
 #endif
