@@ -43,6 +43,9 @@ refused() {
   quality -m "$A" --windows 32 --sinks 0 --tokens 100
   grep -q "no better than by guessing" err
   jq -se '.[0].meaningful == false' out
+  mv out named
+  MT_MODEL=$A quality --windows 32 --sinks 0 --tokens 100
+  cmp named out
 }
 
 @test "quality: until the first token is masked nothing changes, there it does" {
@@ -151,6 +154,9 @@ refused() {
   # What another tier computes is another thing: half of a difference must not come from each.
   MT_CPU=base quality --windows 32 --sinks 4 --tokens 149 --passages 2 --state s
   [ "$(wc -l <s)" = 18 ]
+  # So is what another model computes, however it was named.
+  MT_MODEL=synth:qwen2.5-omni-tiny,seed=2 quality --windows 32 --sinks 4 --tokens 149 --passages 2 --state s
+  [ "$(wc -l <s)" = 22 ]
   failed "No such file" -- --text "$BOOK" --state /nonexistent/s --tokens 40 --windows 8
 }
 

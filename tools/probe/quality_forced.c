@@ -61,7 +61,7 @@ static int take(void *ctx, int arm, int64_t pos, const struct mt_expected *x)
 static uint64_t key_of(const struct forced *f, const int32_t *ids, int arm)
 {
     const struct mt_model_info *info = mt_model_info(f->o->pm.m);
-    const char *spec = f->o->pm.spec ? f->o->pm.spec : "";
+    const char *spec = mt_model_spec(f->o->pm.m);
     const struct mt_arm *a = &f->arms.arms[arm], *first = &f->arms.arms[0];
     const int64_t parts[] = {1,
                              (int64_t)f->o->pm.quantize,

@@ -31,7 +31,7 @@ const char *quality_rope_name(const struct mt_arm *a)
 
 const char *quality_no_meaning(const struct quality_options *o, double nll)
 {
-    if (!o->pm.spec || !strncmp(o->pm.spec, "synth:", 6))
+    if (!strncmp(mt_model_spec(o->pm.m), "synth:", 6))
         return "random weights: the figures mean nothing";
     if (!(nll < log(mt_model_info(o->pm.m)->vocab) - 1))
         return "the model knows this text no better than by guessing: the figures mean nothing";
@@ -51,7 +51,7 @@ json_t *quality_head_json(const struct quality_options *o, const struct quality_
     const struct mt_model_info *info = mt_model_info(o->pm.m);
     json_t *h =
         json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "quality_run", "metronome", 1, "version",
-                  MT_VERSION, "model", info->name, "spec", o->pm.spec ? o->pm.spec : "");
+                  MT_VERSION, "model", info->name, "spec", mt_model_spec(o->pm.m));
 
     if (t) {
         json_object_set_new(h, "text", json_string(o->text));
