@@ -413,14 +413,15 @@ static int open_cost(struct serve *s, const struct args *a, struct mt_err *e)
 {
     struct mt_cost_model c = {
         .sample_rate_hz = 16000, .steps = a->engine.answer_tokens, .seed = a->engine.seed};
+    const char *named = a->model ? a->model : mt_model_named();
     struct mt_shape shape;
     int rc;
 
-    if ((rc = mt_shape_open(&shape, a->model ? a->model : "qwen2.5-omni-tiny", e)) < 0)
+    if ((rc = mt_shape_open(&shape, named ? named : "qwen2.5-omni-tiny", e)) < 0)
         return rc;
     if (!(shape.audio_tokens_s > 0) || !(shape.frame_s > 0))
         return mt_err_set(e, -EINVAL,
-                          "-m: '%s' doesn't say how many tokens a second of audio takes", a->model);
+                          "-m: '%s' doesn't say how many tokens a second of audio takes", named);
     if ((rc = mt_cost_parse(a->backend + strlen("cost:"), &c, e)) < 0)
         return rc;
     mt_sim_shape(&c, &shape, a->engine.frame_ns);

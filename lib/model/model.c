@@ -264,6 +264,13 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 
 /* ---- the interface ---- */
 
+const char *mt_model_named(void)
+{
+    const char *set = getenv("MT_MODEL");
+
+    return set && *set ? set : NULL;
+}
+
 /*
  * What stands for no -m: $MT_MODEL, or the model beside the running program: under the same prefix,
  * or in the source folder around build/ or build/san-….
@@ -271,10 +278,10 @@ static int open_directory(struct mt_model *m, const char *dir, struct mt_err *e)
 static int default_spec(char path[PATH_MAX], struct mt_err *e)
 {
     static const char *const up[] = {"../", "../../"};
-    const char *set = getenv("MT_MODEL");
+    const char *set = mt_model_named();
     char folder[PATH_MAX - 64];
 
-    if (set && *set) {
+    if (set) {
         if (snprintf(path, PATH_MAX, "%s", set) >= PATH_MAX)
             return mt_err_set(e, -ENAMETOOLONG, "MT_MODEL: %s", strerror(ENAMETOOLONG));
         return 0;

@@ -203,6 +203,8 @@ void mt_model_close(struct mt_model **m);
  * is no GGUF file.
  */
 int mt_model_gguf_config(char **out, const char *path, struct mt_err *e);
+/* $MT_MODEL; NULL where it is not set, or empty. */
+const char *mt_model_named(void);
 const struct mt_model_info *mt_model_info(const struct mt_model *m);
 /* What it was opened by, the default where that was NULL; NULL of a cost model. */
 const char *mt_model_spec(const struct mt_model *m);

@@ -101,7 +101,8 @@ field() {
 @test "codec: wrong calls" {
   refused 2 "encode or decode" -- -m "$A"
   refused 2 "'record'" -- record -m "$A"
-  refused 2 --model -- encode "$JFK"
+  MT_MODEL='' refused 2 --model -- encode "$JFK"
+  MT_MODEL=synth:qwen2.5-omni-tiny refused 2 moshi-7b -- encode "$JFK"
   refused 2 --codebooks "1..64" -- encode -m "$A" -c 0 "$JFK"
   refused 2 --output -- encode -m "$A" -o x "$JFK"
   refused 2 b.wav -- encode -m "$A" "$JFK" b.wav

@@ -27,6 +27,7 @@ last() {
   answers "${NAMED[0]}" | diff - said
   MT_MODEL=synth:no run -2 --separate-stderr mt-serve --dry-run
   [[ $stderr == *"synth:no"* ]]
+  [ "$(MT_MODEL=moshi-7b mt-serve --backend cost:a=1ms --dry-run | jq -r .model)" = moshi-7b ]
   cp "$(command -v mt-serve)" alone
   run -1 --separate-stderr ./alone --dry-run
   [[ $stderr == *"share/metronome/tiny"*"-m synth:"* ]]

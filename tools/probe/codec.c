@@ -61,7 +61,7 @@ static error_t parse(int key, char *arg, struct argp_state *st)
     } else if (key == ARGP_KEY_END) {
         if (!o->way)
             argp_error(st, "encode or decode is missing");
-        if (!o->pm.spec)
+        if (!o->pm.spec && !(o->pm.spec = mt_model_named()))
             argp_error(st, "--model is missing: not every model has a codec");
         if (o->out && !o->decode)
             argp_error(st, "--output: encode writes lines to standard output");
