@@ -68,6 +68,7 @@ heard() {
         | ["heard, % of \(map(select(.measure == "heard"))[0].n)", "asked", ($silent[] | "after \(.)"), "30 turns"],
         (group_by(.kv)[] | . as $some | [.[0].kv, (map(.asked // empty) | first), ($silent[] | . as $k | $some[] | select(.silent == $k).share | p),
             ($some[] | select(.measure == "turns").share | p)]) | @tsv' "$raw/heard-shares.ndjson" | table
-    remark "The self-test model of 5 MB hears a word, so many silent turns of 2 s (62 tokens), and \"repeat\", or \"first\" where the sinks hold the first frame: in how many" \
-        "calls the word comes back; and what share of the frames of calls of 30 turns is answered as it ought to be."
+    remark "Not of the model above: the self-test model of 5 MB, which is taught, hears a word, so many silent turns of 2 s (62 tokens), and \"repeat\", or" \
+        "\"first\" where the sinks hold the first frame: in how many calls the word comes back; and what share of the frames of calls of 30 turns is" \
+        "answered as it ought to be. The clips are ones that it gets right in short calls; how often it is wrong, its card says."
 }
