@@ -93,6 +93,7 @@ near='(.[0].top | map(.[0])) == (.[1].top | map(.[0])) and all(range(5) as $i | 
   failed "none" tokenizer.json -- tokens -m none
   failed /nonexistent "No such file" -- tokens -m /nonexistent
   wrong "synth:nonsense" -- tokens -m synth:nonsense
+  MT_MODEL=synth:nonsense wrong "synth:nonsense" -- tokens
   wrong text -- tokens -m "$A" hello
   run -1 --separate-stderr mt-probe tokens -m "$A" <<<$'\xff\xfe'
   [[ "$stderr" == *stdin*UTF-8* ]]

@@ -61,9 +61,11 @@ int probe_model_open(struct probe_model *p)
         return status;
     int rc = mt_model_open(&p->m, p->spec, p->be, &o, &e);
     if (rc < 0) {
+        const char *spec = p->spec ? p->spec : mt_model_named();
+
         mt_msg(MT_ERROR, "%s", e.text);
         /* A wrong synth: is a wrong call; what lies in a directory is not the caller's wording. */
-        return rc == -EINVAL && (p->mmproj || (p->spec && !strncmp(p->spec, "synth:", 6)))
+        return rc == -EINVAL && (p->mmproj || (spec && !strncmp(spec, "synth:", 6)))
                    ? MT_EXIT_USAGE
                    : MT_EXIT_FAILED;
     }
