@@ -132,6 +132,32 @@ struct product {
     struct mt_rows x, out;
 };
 
+/* What the CPU reads as long as it has a matrix of it: until the end. */
+struct kept {
+    struct kept *next;
+    _Alignas(16) unsigned char data[];
+};
+static struct kept *kept;
+
+static void *keep(size_t bytes)
+{
+    struct kept *k = malloc(sizeof(*k) + bytes);
+
+    card_must("a matrix", k ? 0 : -ENOMEM);
+    k->next = kept;
+    kept = k;
+    return k->data;
+}
+
+static void let_go(void)
+{
+    while (kept) {
+        struct kept *k = kept;
+        kept = k->next;
+        free(k);
+    }
+}
+
 static struct mt_mat *matrix(struct card *c, enum mt_dtype type, int64_t rows_n, int64_t cols,
                              uint64_t key)
 {
@@ -144,11 +170,10 @@ static struct mt_mat *matrix(struct card *c, enum mt_dtype type, int64_t rows_n,
         card_must("a matrix", c->be->ops->mat_make(c->be, &m, &b, &r, 0));
         return m;
     }
-    b.data = data = malloc((size_t)(rows_n * mt_dtype_row_bytes(type, cols)));
-    card_must("a matrix", data ? 0 : -ENOMEM);
+    b.data = data = keep((size_t)(rows_n * mt_dtype_row_bytes(type, cols)));
     mt_recipe_make(data, type, &r, 0, rows_n * cols);
     card_must("a matrix", c->be->ops->mat_new(c->be, &m, &b));
-    return m; /* the CPU reads data as long as there is one: it stays until the end */
+    return m;
 }
 
 static void multiply_once(void *arg, int k)
@@ -314,6 +339,7 @@ int main(int argc, char **argv)
     else if (strcmp(argv[at], "open") != 0) /* it is open */
         status = MT_EXIT_USAGE;
     mt_backend_close(&c.be);
+    let_go();
     if (status != MT_EXIT_USAGE)
         return mt_close_stdout(status);
 usage:

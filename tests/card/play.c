@@ -125,8 +125,10 @@ static void put_latencies(json_t *o, double *ms, int64_t n)
         double q;
     } at[] = {{"p50_ms", 0.5}, {"p95_ms", 0.95}, {"p99_ms", 0.99}, {"max_ms", 1}};
 
+    if (n == 0)
+        return;
     qsort(ms, (size_t)n, sizeof(*ms), by_value);
-    for (size_t i = 0; n && i < MT_COUNT(at); i++) {
+    for (size_t i = 0; i < MT_COUNT(at); i++) {
         int64_t rank = (int64_t)ceil(at[i].q * (double)n);
 
         mt_json_set_real(o, at[i].name, ms[(rank < 1 ? 1 : rank) - 1]);
